@@ -1,0 +1,89 @@
+"""Backends by name: a backend is one file here and one row in the table."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final, cast
+
+from gridpact.backends.protocol import Backend, Device, DeviceStatus
+from gridpact.errors import ContractTypeError, ContractValueError
+from gridpact.metadata import nearest_name
+
+__all__ = ["BACKENDS", "current_device", "device", "device_statuses", "open_device", "synchronize"]
+
+BACKENDS: Final[dict[str, str]] = {
+    "reference": "gridpact.backends.reference",
+    "sycl": "gridpact.backends.sycl",
+}
+"""Name -> module. A device's name begins with its backend's: `sycl:cpu`."""
+
+DEFAULT_DEVICE: Final = "sycl:cpu"
+"""Where host memory is computed on when no device is named."""
+
+_current: ContextVar[str | None] = ContextVar("gridpact_device", default=None)
+
+
+def _backend(name: str) -> Backend:
+    kind = name.partition(":")[0]
+    if kind not in BACKENDS:
+        raise ContractValueError(
+            "device", "expected a device of a known backend", name, nearest_name(kind, BACKENDS), "DEVICE-1"
+        )
+    return cast(Backend, importlib.import_module(BACKENDS[kind]))
+
+
+def open_device(name: str) -> Device:
+    """Open a device by name, such as `sycl:cpu` or `reference`.
+
+    Raises
+    ------
+    ContractTypeError, ContractValueError
+        DEVICE-1: no such name.
+    UnsupportedError
+        The device is not usable here; says why.
+    """
+    if not isinstance(name, str):
+        raise ContractTypeError("device", "expected a name such as 'sycl:cpu'", name, clause="DEVICE-1")
+    return _backend(name).open_device(name)
+
+
+@contextmanager
+def device(name: str) -> Iterator[Device]:
+    """Make a device the current one of this thread or task: launches inside that name none go there."""
+    opened = open_device(name)
+    token = _current.set(opened.name)
+    try:
+        yield opened
+    finally:
+        _current.reset(token)
+
+
+def current_device() -> str:
+    """Give the name of the innermost `with gridpact.device(name)`, else the default device."""
+    return _current.get() or DEFAULT_DEVICE
+
+
+def device_statuses() -> Iterator[DeviceStatus]:
+    """Give each backend's devices, usable or not."""
+    for kind in BACKENDS:
+        backend = _backend(kind)
+        for name in backend.device_names():
+            yield backend.status(name)
+
+
+def synchronize(stream_or_device: object = None) -> None:
+    """Wait until launches are complete and their results can be read.
+
+    Parameters
+    ----------
+    stream_or_device
+        A stream: what was launched on it. The name of a device: all of its streams. Nothing: the current device.
+    """
+    if stream_or_device is None or isinstance(stream_or_device, str):
+        open_device(stream_or_device or current_device()).synchronize()
+    else:
+        name = getattr(stream_or_device, "device", None)
+        open_device(name if isinstance(name, str) else current_device()).synchronize(stream_or_device)

@@ -1,0 +1,172 @@
+"""The boundary between frontend and backend: what a device is, and the one struct that reaches it at a launch.
+
+A backend never sees Python arguments' objects, launch options or hooks; the frontend never sees what a stream handle is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from gridpact.arguments import Classified, Leaf, Pointer
+    from gridpact.identity import Typed
+    from gridpact.metadata import KernelMetadata, Option
+    from gridpact.state import Source
+    from gridpact.toolchain import Binary
+
+__all__ = ["Backend", "Device", "DeviceStatus", "LaunchDesc", "Limits", "StreamRef"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one launch on a device may ask for, as the driver reports or shows it.
+
+    Attributes
+    ----------
+    device
+        Name of the device, for errors.
+    programs
+        Largest count per axis (x, y, z), programs.
+    threads
+        Largest number of threads of one program.
+    shared_bytes
+        Largest shared memory of one program, bytes.
+    threads_in_launch
+        Largest number of threads of a whole launch.
+    """
+
+    device: str
+    programs: tuple[int, int, int]
+    threads: int
+    shared_bytes: int
+    threads_in_launch: int
+
+
+@dataclass(frozen=True)
+class StreamRef:
+    """A stream as a backend understands it.
+
+    Attributes
+    ----------
+    handle
+        The driver's handle.
+    keep
+        What keeps the handle valid; held until the launch is complete.
+    """
+
+    handle: int
+    keep: object = None
+
+
+@dataclass
+class LaunchDesc:
+    """All that crosses the boundary at a launch.
+
+    Attributes
+    ----------
+    x, y, z
+        Programs per axis; each at least 1.
+    threads
+        Threads of one program.
+    shared_bytes
+        Shared memory of one program, bytes.
+    num_ctas
+        Programs per cluster.
+    stream, kernel
+        Handles of the backend's own.
+    leaves
+        Arguments in the kernel's order, encoded.
+    keep
+        Objects whose memory the kernel uses; the backend holds them until it is complete.
+    is_waited_for
+        The call returns when the results can be read (host memory, no stream given).
+    """
+
+    x: int
+    y: int
+    z: int
+    threads: int
+    shared_bytes: int
+    num_ctas: int
+    stream: StreamRef
+    kernel: Any
+    leaves: Sequence[Leaf]
+    keep: tuple[object, ...] = ()
+    is_waited_for: bool = False
+
+
+@dataclass(frozen=True)
+class DeviceStatus:
+    """One line of `gridpact devices`: usable, or why not."""
+
+    name: str
+    is_usable: bool
+    reason: str = ""
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+class Device(Protocol):
+    """An open device."""
+
+    @property
+    def name(self) -> str:
+        """Name as users write it: `sycl:cpu`, `reference`."""
+
+    @property
+    def limits(self) -> Limits:
+        """Limits, asked of the driver when the device was opened."""
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """Lower-case names of what the device can do beyond the plain launch."""
+
+    @property
+    def options(self) -> Mapping[str, Option]:
+        """Launch options and what becomes of each (META-2)."""
+
+    def identity(self, options: Mapping[str, Any]) -> tuple[tuple[str, Typed], ...]:
+        """Give the facts of a key that device, toolchain and options make; options are resolved."""
+
+    def compile(
+        self, source: Source, arguments: Classified, options: Mapping[str, Any], name: Any
+    ) -> Binary:
+        """Make the binary; touches no driver."""
+
+    def load(self, binary: Binary, leaves: Sequence[Leaf], stream: StreamRef) -> Any:
+        """Hand a binary to the driver, once per binary and context; gives the kernel's handle."""
+
+    def check_reach(self, subject: str, pointer: Pointer) -> None:
+        """Refuse a pointer that the device cannot follow (DEVICE-1)."""
+
+    def check_resources(self, metadata: KernelMetadata, subject: str) -> None:
+        """Refuse a kernel that needs more than the device has (META-4)."""
+
+    def accept_stream(self, stream: object) -> StreamRef:
+        """Take a user's stream, or refuse one of another kind or device (STREAM-5)."""
+
+    def default_stream(self) -> StreamRef:
+        """Give the stream of launches that name none."""
+
+    def create_stream(self, *, in_order: bool) -> tuple[int, object]:
+        """Make a stream; gives its handle and the object that owns it."""
+
+    def launch(self, desc: LaunchDesc) -> None:
+        """Make the driver call."""
+
+    def synchronize(self, stream: object = None) -> None:
+        """Wait for the launches of a stream, or for all of them."""
+
+
+class Backend(Protocol):
+    """A module of `backends`: one row in the table of names."""
+
+    def device_names(self) -> Sequence[str]:
+        """Names of the devices that this backend might have here, without opening any."""
+
+    def status(self, name: str) -> DeviceStatus:
+        """Whether a device is usable, or why not; never raises for a missing driver."""
+
+    def open_device(self, name: str) -> Device:
+        """Open a device; the same object each time."""

@@ -1,0 +1,791 @@
+"""Triton kernels through SYCL: the CPU by way of OpenCL, and Intel GPUs by way of Level Zero, with the same code.
+
+A program becomes a work-group of a `sycl::nd_range<3>`. This is the only file that knows the device's order of axes: SYCL's last
+dimension is the fastest, so (x, y, z) programs become the range (z, y, x * threads), and names in that order end in `_zyx`.
+
+The CPU runtime checks little: zero sizes, partial groups and wrapped counts pass in silence. So everything is checked here or
+before. An Intel GPU takes the same path without the CPU's filter and with its own loader; that part could not be run here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.metadata
+import os
+import platform
+import threading
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from gridpact import cache, native, spirv, toolchain
+from gridpact.arguments import SIZES, Classified, Leaf, Pointer
+from gridpact.backends.protocol import Device, DeviceStatus, LaunchDesc, Limits, StreamRef
+from gridpact.errors import (
+    BackendError,
+    ContractTypeError,
+    ContractValueError,
+    LaunchError,
+    ResourceError,
+    UnsupportedError,
+)
+from gridpact.identity import Typed, typed
+from gridpact.metadata import KernelMetadata, Option, nearest_name
+from gridpact.state import Source
+from gridpact.stream import Stream
+
+__all__ = ["device_names", "open_device", "status"]
+
+_PROGRAMS_PER_AXIS: Final = 2**31 - 1  # program_id is a signed 32-bit number in the kernel; SYCL itself has no limit
+_TOOLCHAIN_SUB_GROUPS: Final = (16, 32)  # the sizes that Intel's backend plans its layouts for
+_OPENCL_DRIVER: Final = "libintelocl.so"
+# Opened by path and in this order before ours, so that no search path or rpath is needed.
+_LIBRARIES: Final = ("libintlc.so.5", "libimf.so", "libirng.so", "libsvml.so", "libOpenCL.so.1")
+
+_Handle = int
+
+
+# ------------------------------------------------------------------------------------------- the runtime, two routes
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A device as the runtime lists it."""
+
+    index: int
+    kind: str
+    via: str
+    product: str
+    driver: str
+    threads: int
+    local_bytes: int
+    compute_units: int
+    has_fp64: bool
+    has_fp16: bool
+    reaches_host_memory: bool
+    sub_group_sizes: tuple[int, ...]
+
+
+class _Route(Protocol):
+    """A way to the SYCL runtime. Handles are addresses; whoever receives one gives it back to its `free_*`."""
+
+    name: str
+    threads_in_launch: int
+    keeps_binaries: bool
+
+    def devices(self) -> list[_Found]: ...
+    def new_queue(self, index: int, in_order: bool) -> _Handle: ...
+    def free_queue(self, queue: _Handle) -> None: ...
+    def wait_queue(self, queue: _Handle) -> None: ...
+    def context_of(self, queue: _Handle) -> int: ...
+    def is_on(self, queue: _Handle, index: int) -> bool: ...
+    def load(self, queue: _Handle, code: bytes, kind: int, name: str, flags: str) -> tuple[_Handle, bytes]: ...
+    def free_kernel(self, kernel: _Handle) -> None: ...
+    def submit(
+        self,
+        queue: _Handle,
+        kernel: _Handle,
+        global_zyx: tuple[int, int, int],
+        local_zyx: tuple[int, int, int],
+        local_bytes: int,
+        leaves: Sequence[Leaf],
+    ) -> _Handle: ...
+    def wait(self, event: _Handle) -> None: ...
+    def is_complete(self, event: _Handle) -> bool: ...
+    def free_event(self, event: _Handle) -> None: ...
+
+
+_SPIRV, _DEVICE_BINARY, _BUNDLE = 0, 1, 2  # what `load` is given; as in native/sycl.cpp
+_Three = ctypes.c_uint64 * 3
+
+
+class _Native:
+    """Our own library over `sycl::queue`, built with the machine's compiler: build logs, device binaries, 64-bit ranges."""
+
+    name = "native"
+    threads_in_launch = 2**64 - 1  # sycl::range counts in size_t
+    keeps_binaries = True
+
+    def __init__(self, include: Path, folder: Path) -> None:
+        sycl = _libsycl(folder)
+        versions = [importlib.metadata.version("intel-sycl-rt")]
+        built = native.library("sycl.cpp", include, [sycl, folder / "libOpenCL.so.1"], versions)
+        ctypes.CDLL(str(sycl))
+        library = ctypes.CDLL(str(built))
+        address, integer, size = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
+        table: dict[str, tuple[Any, list[Any]]] = {
+            "gp_error": (ctypes.c_char_p, []),
+            "gp_device_count": (integer, []),
+            "gp_device_text": (integer, [integer, ctypes.c_char_p, size]),
+            "gp_device_numbers": (integer, [integer, address, integer]),
+            "gp_queue_new": (address, [integer, integer]),
+            "gp_queue_free": (None, [address]),
+            "gp_queue_wait": (integer, [address]),
+            "gp_queue_context": (ctypes.c_uint64, [address]),
+            "gp_queue_is_on": (integer, [address, integer]),
+            "gp_kernel_load": (
+                address,
+                [address, ctypes.c_char_p, size, integer, ctypes.c_char_p, ctypes.c_char_p, address, address],
+            ),
+            "gp_bytes_free": (None, [address]),
+            "gp_kernel_free": (None, [address]),
+            "gp_launch": (
+                address,
+                [address, address, _Three, _Three, ctypes.c_uint64, integer, address, address],
+            ),
+            "gp_event_wait": (integer, [address]),
+            "gp_event_is_complete": (integer, [address]),
+            "gp_event_free": (None, [address]),
+        }
+        for name, (result, arguments) in table.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+        self._library = library
+
+    def _failed(self, call: str) -> BackendError:
+        text = (self._library.gp_error() or b"").decode(errors="replace")
+        reason, _, log = text.partition("\n")
+        return BackendError("sycl", call, reason, log)
+
+    def devices(self) -> list[_Found]:
+        count = self._library.gp_device_count()
+        if count < 0:
+            raise self._failed("sycl::device::get_devices")
+        found = []
+        for index in range(count):
+            text, numbers = ctypes.create_string_buffer(1024), (ctypes.c_uint64 * 64)()
+            if self._library.gp_device_text(index, text, len(text)) < 0:
+                raise self._failed("sycl::device::get_info")
+            written = self._library.gp_device_numbers(index, numbers, len(numbers))
+            if written < 0:
+                raise self._failed("sycl::device::get_info")
+            kind, via, product, driver = text.value.decode(errors="replace").split("\t")
+            threads, local, units, fp64, fp16, host, *sizes = numbers[:written]
+            found.append(
+                _Found(
+                    index, kind, via, product, driver, threads, local, units,
+                    bool(fp64), bool(fp16), bool(host), tuple(sizes),
+                )  # fmt: skip
+            )
+        return found
+
+    def new_queue(self, index: int, in_order: bool) -> _Handle:
+        queue: int | None = self._library.gp_queue_new(index, in_order)
+        if not queue:
+            raise self._failed("sycl::queue")
+        return queue
+
+    def free_queue(self, queue: _Handle) -> None:
+        self._library.gp_queue_free(queue)
+
+    def wait_queue(self, queue: _Handle) -> None:
+        if self._library.gp_queue_wait(queue):
+            raise self._failed("sycl::queue::wait_and_throw")
+
+    def context_of(self, queue: _Handle) -> int:
+        context: int = self._library.gp_queue_context(queue)
+        if not context:
+            raise self._failed("sycl::queue::get_context")
+        return context
+
+    def is_on(self, queue: _Handle, index: int) -> bool:
+        answer = self._library.gp_queue_is_on(queue, index)
+        if answer < 0:
+            raise self._failed("sycl::queue::get_device")
+        return bool(answer)
+
+    def load(self, queue: _Handle, code: bytes, kind: int, name: str, flags: str) -> tuple[_Handle, bytes]:
+        made, made_size = ctypes.c_void_p(), ctypes.c_size_t()
+        wants = kind == _SPIRV
+        kernel: int | None = self._library.gp_kernel_load(
+            queue, code, len(code), kind, name.encode(), flags.encode(),
+            ctypes.byref(made) if wants else None, ctypes.byref(made_size) if wants else None,
+        )  # fmt: skip
+        if not kernel:
+            raise self._failed("loading the kernel")
+        if not made.value:
+            return kernel, b""
+        binary = ctypes.string_at(made.value, made_size.value)
+        self._library.gp_bytes_free(made)
+        return kernel, binary
+
+    def free_kernel(self, kernel: _Handle) -> None:
+        self._library.gp_kernel_free(kernel)
+
+    def submit(
+        self,
+        queue: _Handle,
+        kernel: _Handle,
+        global_zyx: tuple[int, int, int],
+        local_zyx: tuple[int, int, int],
+        local_bytes: int,
+        leaves: Sequence[Leaf],
+    ) -> _Handle:
+        count = len(leaves)
+        kinds = (ctypes.c_uint8 * count)(*(0 if leaf.pointer is not None else SIZES[leaf.kind] for leaf in leaves))
+        bits = (ctypes.c_uint64 * count)(*(leaf.bits for leaf in leaves))
+        event: int | None = self._library.gp_launch(
+            queue, kernel, _Three(*global_zyx), _Three(*local_zyx), local_bytes, count, kinds, bits
+        )
+        if not event:
+            raise self._failed("sycl::queue::submit")
+        return event
+
+    def wait(self, event: _Handle) -> None:
+        if self._library.gp_event_wait(event):
+            raise self._failed("sycl::event::wait_and_throw")
+
+    def is_complete(self, event: _Handle) -> bool:
+        answer = self._library.gp_event_is_complete(event)
+        if answer < 0:
+            raise self._failed("sycl::event::get_info")
+        return bool(answer)
+
+    def free_event(self, event: _Handle) -> None:
+        self._library.gp_event_free(event)
+
+
+class _LocalAccessor(ctypes.Structure):
+    """dpctl's `MDLocalAccessor`: dimensions, element type, three extents."""
+
+    _fields_ = [
+        ("dimensions", ctypes.c_size_t),
+        ("type", ctypes.c_int),
+        ("extents", ctypes.c_size_t * 3),
+    ]
+
+
+class _Dpctl:
+    """dpctl's C library, where there is no compiler: no build log, no device binaries, fewer than 2^31 threads a launch."""
+
+    name = "dpctl"
+    threads_in_launch = 2**31 - 1  # its build of the runtime's headers refuses ids past int
+    keeps_binaries = False
+    _TYPES: Final = {1: 1, 2: 3, 4: 5, 8: 7}  # size -> DPCTL_UINT8_T, ...; dpctl_sycl_enum_types.h
+    _VOID_PTR, _LOCAL_ACCESSOR, _COMPLETE = 10, 11, 3
+
+    def __init__(self, folder: Path) -> None:
+        import dpctl
+        import dpctl.program
+
+        self._dpctl = dpctl
+        library = ctypes.CDLL(str(Path(dpctl.__file__).with_name("libDPCTLSyclInterface.so")))
+        address, size = ctypes.c_void_p, ctypes.c_size_t
+        table: dict[str, tuple[Any, list[Any]]] = {
+            "DPCTLQueue_SubmitNDRange": (
+                address,
+                [address, address, address, address, size, _Three, _Three, size, address, size],
+            ),
+            "DPCTLQueue_Wait": (None, [address]),
+            "DPCTLEvent_Wait": (None, [address]),
+            "DPCTLEvent_GetCommandExecutionStatus": (ctypes.c_int, [address]),
+            "DPCTLEvent_Delete": (None, [address]),
+        }
+        for name, (result, arguments) in table.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+        self._library = library
+        self._owned: dict[_Handle, Any] = {}  # dpctl's objects behind the handles that were given out
+
+    def devices(self) -> list[_Found]:
+        return [
+            _Found(
+                index,
+                device.device_type.name,
+                device.backend.name,
+                device.name,
+                device.driver_version,
+                device.max_work_group_size,
+                device.local_mem_size,
+                device.max_compute_units,
+                device.has_aspect_fp64,
+                device.has_aspect_fp16,
+                device.has_aspect_usm_system_allocations,
+                tuple(device.sub_group_sizes),
+            )
+            for index, device in enumerate(self._dpctl.get_devices())
+        ]
+
+    def new_queue(self, index: int, in_order: bool) -> _Handle:
+        device = self._dpctl.get_devices()[index]
+        queue = self._dpctl.SyclQueue(device, property="in_order") if in_order else self._dpctl.SyclQueue(device)
+        return self._own(queue)
+
+    def _own(self, thing: Any) -> _Handle:
+        handle: int = thing.addressof_ref()
+        self._owned[handle] = thing
+        return handle
+
+    def free_queue(self, queue: _Handle) -> None:
+        self._owned.pop(queue, None)
+
+    def wait_queue(self, queue: _Handle) -> None:
+        self._library.DPCTLQueue_Wait(queue)
+
+    def _queue(self, queue: _Handle) -> Any:
+        owned = self._owned.get(queue)
+        return owned if owned is not None else self._dpctl.SyclQueue._create_from_address(queue)
+
+    def context_of(self, queue: _Handle) -> int:
+        return hash(self._queue(queue).sycl_context) | 1
+
+    def is_on(self, queue: _Handle, index: int) -> bool:
+        return bool(self._queue(queue).sycl_device == self._dpctl.get_devices()[index])
+
+    def load(self, queue: _Handle, code: bytes, kind: int, name: str, flags: str) -> tuple[_Handle, bytes]:
+        try:
+            program = self._dpctl.program.create_program_from_spirv(self._queue(queue), code, flags)
+            return self._own(program.get_sycl_kernel(name)), b""
+        except Exception as error:  # its own class is not public under one name
+            remedy = "Install g++ to have the runtime's build log."
+            raise BackendError("sycl", "create_program_from_spirv", str(error), remedy=remedy) from error
+
+    def free_kernel(self, kernel: _Handle) -> None:
+        self._owned.pop(kernel, None)
+
+    def submit(
+        self,
+        queue: _Handle,
+        kernel: _Handle,
+        global_zyx: tuple[int, int, int],
+        local_zyx: tuple[int, int, int],
+        local_bytes: int,
+        leaves: Sequence[Leaf],
+    ) -> _Handle:
+        count = len(leaves) + bool(local_bytes)
+        values, kinds = (ctypes.c_void_p * count)(), (ctypes.c_int * count)()
+        bits = (ctypes.c_uint64 * len(leaves))(*(leaf.bits for leaf in leaves))
+        for i, leaf in enumerate(leaves):
+            if leaf.pointer is not None:
+                values[i], kinds[i] = leaf.bits, self._VOID_PTR
+            else:
+                values[i] = ctypes.addressof(bits) + i * ctypes.sizeof(ctypes.c_uint64)
+                kinds[i] = self._TYPES[SIZES[leaf.kind]]
+        local = _LocalAccessor(1, self._TYPES[1], (local_bytes, 1, 1))
+        if local_bytes:
+            values[count - 1], kinds[count - 1] = ctypes.addressof(local), self._LOCAL_ACCESSOR
+        event: int | None = self._library.DPCTLQueue_SubmitNDRange(
+            queue, kernel, values, kinds, count, _Three(*global_zyx), _Three(*local_zyx), 3, None, 0
+        )
+        if not event:
+            remedy = "Set DPCTL_VERBOSITY=warning to see the reason."
+            raise BackendError("sycl", "DPCTLQueue_SubmitNDRange", "it returned null", remedy=remedy)
+        return event
+
+    def wait(self, event: _Handle) -> None:
+        self._library.DPCTLEvent_Wait(event)
+
+    def is_complete(self, event: _Handle) -> bool:
+        return bool(self._library.DPCTLEvent_GetCommandExecutionStatus(event) == self._COMPLETE)
+
+    def free_event(self, event: _Handle) -> None:
+        self._library.DPCTLEvent_Delete(event)
+
+
+def _libsycl(folder: Path) -> Path:
+    """The runtime by its full soname: `libsycl.so` alone would be a second copy beside dpctl's."""
+    return next(path for path in sorted(folder.glob("libsycl.so.?")))
+
+
+def _installed_file(distribution: str, ending: str) -> Path:
+    for file in importlib.metadata.files(distribution) or ():
+        if str(file).endswith(ending):
+            return Path(str(file.locate())).resolve()
+    raise BackendError("sycl", f"looking for {ending} of {distribution}", "the distribution lacks it")
+
+
+_opening = threading.RLock()
+
+
+@lru_cache(maxsize=1)
+def _runtime() -> tuple[_Route, list[_Found]]:
+    """Open the SYCL runtime that pip installed, without any variable set by the user, and list its devices.
+
+    It must happen before the process asks the runtime for devices for the first time: the list is made once.
+    """
+    try:
+        header = _installed_file("intel-sycl-rt", "include/sycl/sycl.hpp")
+        driver = _installed_file("intel-opencl-rt", f"/{_OPENCL_DRIVER}")
+    except importlib.metadata.PackageNotFoundError as error:
+        machine = "" if platform.machine() == "x86_64" else f" (Intel publishes none for {platform.machine()})"
+        raise UnsupportedError(
+            "sycl",
+            f"{error.name} is not installed{machine}",
+            remedy="Run: pip install 'gridpact[sycl]'.",
+            capability="sycl_runtime",
+        ) from error
+    folder = _installed_file("intel-sycl-rt", "/libsycl.so").parent
+    drivers = [path for path in os.environ.get("OCL_ICD_FILENAMES", "").split(":") if path]
+    if str(driver) not in drivers:
+        os.environ["OCL_ICD_FILENAMES"] = ":".join([*drivers, str(driver)])
+    for name in _LIBRARIES:
+        ctypes.CDLL(str(folder / name))
+    route: _Route = _Native(header.parent.parent, folder) if native.compiler() else _Dpctl(folder)
+    os.register_at_fork(after_in_child=_after_fork)
+    return route, route.devices()
+
+
+_is_forked = False
+
+
+def _after_fork() -> None:
+    global _is_forked
+    _is_forked = True
+
+
+def _check_process(name: str) -> None:
+    if _is_forked:
+        raise BackendError(
+            name,
+            "using the SYCL runtime",
+            "this process was forked after its parent opened the runtime, whose threads did not come along",
+            remedy="Start the child with the 'spawn' method, or open the device in the child only.",
+        )
+
+
+# --------------------------------------------------------------------------------------------------- launch options
+
+
+def _power_of_two(value: object) -> str | None:
+    is_power = isinstance(value, int) and value > 0 and value & (value - 1) == 0
+    return None if is_power else "expected a power of two"
+
+
+def _positive(value: object) -> str | None:
+    return None if isinstance(value, int) and value > 0 else "expected an int of 1 or more"
+
+
+_NO_CLUSTERS: Final = "SYCL has no clusters of work-groups"
+_HARDWARE: Final = "it needs an Intel GPU's matrix and block instructions"
+# What becomes of each option of Intel's backend; one that is not here is refused unless default.
+_POLICIES: Final[dict[str, tuple[Any, str]]] = {
+    "num_ctas": ("default only", _NO_CLUSTERS),
+    "cluster_dims": ("default only", _NO_CLUSTERS),
+    "launch_cooperative_grid": ("default only", "the runtime promises no forward progress between work-groups"),
+    "grf_mode": ("default only", "it chooses register files that only Intel GPUs have"),
+    "generate_native_code": ("default only", "it needs Intel's offline GPU compiler"),
+    "advanced_path": ("default only", _HARDWARE),
+    "one_matrix_per_load_for_bt": ("default only", _HARDWARE),
+    "backend_name": ("default only", "it is not a choice"),
+    "allow_fp8e4nv": ("default only", "the backend always allows it"),
+    **dict.fromkeys(
+        (
+            "num_warps", "num_stages", "threads_per_warp", "optimize_epilogue", "enable_fp_fusion",
+            "supported_fp8_dtypes", "deprecated_fp8_dtypes", "default_dot_input_precision",
+            "allowed_dot_input_precisions", "allow_fp8e4b15", "max_num_imprecise_acc_default",
+            "extern_libs", "debug", "sanitize_overflow",
+        ),
+        ("applied", ""),
+    ),
+}  # fmt: skip
+
+
+def _options(target: toolchain.Target, sub_group_sizes: tuple[int, ...]) -> dict[str, Option]:
+    def lanes(value: object) -> str | None:
+        return None if value in sub_group_sizes else f"expected a sub-group size of the device {sub_group_sizes}"
+
+    checks: dict[str, Any] = {"num_warps": _power_of_two, "num_stages": _positive, "threads_per_warp": lanes}
+    table = {}
+    for name, default in toolchain.option_defaults(target).items():
+        policy, reason = _POLICIES.get(name, ("default only", "gridpact does not know what it does"))
+        table[name] = Option(default, policy, reason, checks.get(name, lambda value: None))
+    return table
+
+
+# ------------------------------------------------------------------------------------------------------- the device
+
+
+@dataclass
+class _Flight:
+    """A launch that may not be complete: its event, and what its kernel uses."""
+
+    event: _Handle
+    keep: tuple[object, ...]
+
+
+class _Queue:
+    """Owns a queue; freed when the last stream or launch that uses it is gone."""
+
+    def __init__(self, route: _Route, index: int, in_order: bool) -> None:
+        self.handle = route.new_queue(index, in_order)
+        weakref.finalize(self, route.free_queue, self.handle)
+
+
+class _Kernel:
+    """Owns a loaded kernel; freed with the binary that it was loaded from, after the launches in flight."""
+
+    def __init__(self, route: _Route, handle: _Handle) -> None:
+        self.handle = handle
+        weakref.finalize(self, route.free_kernel, handle)
+
+
+class SyclDevice:
+    """One SYCL device; see `backends.protocol.Device` for what its methods mean."""
+
+    def __init__(self, name: str, route: _Route, found: _Found) -> None:
+        self.name = name
+        self.route = route
+        self.found = found
+        self.is_cpu = found.kind == "cpu"
+        self.limits = Limits(
+            name,
+            (_PROGRAMS_PER_AXIS,) * 3,
+            found.threads,
+            found.local_bytes,
+            route.threads_in_launch,
+        )
+        able = {"fp64": found.has_fp64, "fp16": found.has_fp16, "host_memory": found.reaches_host_memory}
+        self.capabilities = frozenset(capability for capability, has in able.items() if has)
+        arch = {
+            "name": "cpu" if self.is_cpu else found.product,
+            "has_fp64": found.has_fp64,
+            "max_work_group_size": found.threads,
+            "max_num_sub_groups": found.threads // max(found.sub_group_sizes),
+            "sub_group_sizes": tuple(size for size in _TOOLCHAIN_SUB_GROUPS if size in found.sub_group_sizes),
+        }
+        self.target = toolchain.Target("xpu", tuple(sorted(arch.items())), 32, inlines_all=self.is_cpu)
+        self._options: dict[str, Option] | None = None
+        self._default: _Queue | None = None
+        self._loaded: weakref.WeakKeyDictionary[toolchain.Binary, dict[int, _Kernel]] = weakref.WeakKeyDictionary()
+        self._flights: defaultdict[_Handle, deque[_Flight]] = defaultdict(deque)
+        self._lock = threading.RLock()
+
+    @property
+    def options(self) -> Mapping[str, Option]:
+        if self._options is None:
+            self._options = _options(self.target, self.found.sub_group_sizes)
+        return self._options
+
+    # -- binaries
+
+    def identity(self, options: Mapping[str, Any]) -> tuple[tuple[str, Typed], ...]:
+        resolved = toolchain.resolved_options(self.target, options)
+        return (
+            ("target", self.target.fact()),
+            ("toolchain", toolchain.fact()),
+            ("environment", toolchain.environment()),
+            *((f"option {name}", typed(value)) for name, value in sorted(resolved.items())),
+        )
+
+    def compile(
+        self, source: Source, arguments: Classified, options: Mapping[str, Any], name: Any
+    ) -> toolchain.Binary:
+        return toolchain.compile_kernel(source, arguments, self.target, options, name=name)
+
+    def load(self, binary: toolchain.Binary, leaves: Sequence[Leaf], stream: StreamRef) -> _Kernel:
+        _check_process(self.name)
+        context = self.route.context_of(stream.handle)
+        with self._lock:
+            loaded = self._loaded.setdefault(binary, {})
+            kernel = loaded.get(context)
+            if kernel is None:
+                self._check_parameters(binary, leaves)
+                kernel = loaded[context] = _Kernel(self.route, self._load(binary, stream.handle))
+        return kernel
+
+    def _check_parameters(self, binary: toolchain.Binary, leaves: Sequence[Leaf]) -> None:
+        """Compare how arguments are packed with what the module itself declares: a mismatch would be silent corruption."""
+        entry = spirv.entry_of(binary.code)
+        subject = f"kernel {binary.metadata.name!r}"
+        if entry.has_inline_assembly and self.is_cpu:
+            raise UnsupportedError(
+                subject,
+                "inline assembly does not run on the CPU, which would compute something else in silence",
+                remedy="Write the operation in tl, or with tl.extra.libdevice.",
+                capability="inline_assembly",
+            )
+        packed = tuple(0 if leaf.pointer is not None else SIZES[leaf.kind] for leaf in leaves)
+        declared = entry.parameters[: len(entry.parameters) - entry.has_local]
+        if packed != declared or entry.has_local != bool(binary.metadata.shared):
+            raise BackendError(
+                subject,
+                "matching its parameters",
+                f"the module declares sizes {declared} and local memory: {entry.has_local}, the launch packs {packed} "
+                f"and {binary.metadata.shared} bytes of it",
+            )
+
+    def _load(self, binary: toolchain.Binary, queue: _Handle) -> _Handle:
+        name, flags = binary.metadata.name, binary.metadata.build_flags
+        try:
+            if self.found.via != "opencl":
+                return self.route.load(queue, binary.code, _BUNDLE, name, flags)[0]
+            code = spirv.for_cpu(binary.code) if self.is_cpu else binary.code
+            if not self.route.keeps_binaries:
+                return self.route.load(queue, code, _SPIRV, name, flags)[0]
+            facts = (code, flags, self.found.product, self.found.driver, platform.machine())
+            key = hashlib.sha256(repr(facts).encode()).hexdigest()
+            kept = cache.read("device", key)
+            if kept is not None:
+                try:
+                    return self.route.load(queue, kept, _DEVICE_BINARY, name, flags)[0]
+                except BackendError:  # made for another CPU of the same name: a miss
+                    pass
+            kernel, made = self.route.load(queue, code, _SPIRV, name, flags)
+            cache.write("device", key, made)
+            return kernel
+        except BackendError as error:
+            raise BackendError(f"kernel {name!r}", error.call, str(error).partition("failed: ")[2], error.log) from error
+
+    # -- checks
+
+    def check_reach(self, subject: str, pointer: Pointer) -> None:
+        if pointer.device == "sycl" or pointer.device == "any":
+            return
+        if pointer.device == "host" and self.found.reaches_host_memory:
+            return
+        owner = "host memory" if pointer.device == "host" else pointer.device
+        raise ContractValueError(
+            subject, f"expected memory that {self.name} can reach, it is on {owner}", clause="DEVICE-1"
+        )
+
+    def check_resources(self, metadata: KernelMetadata, subject: str) -> None:
+        if metadata.threads > self.limits.threads:
+            raise ResourceError(
+                f"threads of a program of {subject}", metadata.threads, self.limits.threads, "threads", "Lower num_warps."
+            )
+        if metadata.shared > self.limits.shared_bytes:
+            raise ResourceError(
+                f"shared memory of {subject}", metadata.shared, self.limits.shared_bytes, "bytes", "Use smaller blocks."
+            )
+
+    # -- streams
+
+    def accept_stream(self, stream: object) -> StreamRef:
+        _check_process(self.name)
+        if isinstance(stream, Stream):
+            stream.check_open()
+            if stream.device != self.name:
+                raise ContractValueError("stream", f"expected one of {self.name}", stream, clause="STREAM-5")
+            return StreamRef(stream.handle, stream.owner)
+        if type(stream).__module__.partition(".")[0] == "dpctl" and hasattr(stream, "addressof_ref"):
+            handle: int = stream.addressof_ref()
+            if not self.route.is_on(handle, self.found.index):
+                raise ContractValueError("stream", f"expected a queue of {self.name}", stream, clause="STREAM-5")
+            return StreamRef(handle, stream)
+        remedy = "Wrap a raw handle with gridpact.Stream.from_handle." if isinstance(stream, int) else ""
+        raise ContractTypeError(
+            "stream", "expected a gridpact.Stream or a dpctl.SyclQueue", stream, remedy, "STREAM-5"
+        )
+
+    def default_stream(self) -> StreamRef:
+        _check_process(self.name)
+        with self._lock:
+            if self._default is None:
+                self._default = _Queue(self.route, self.found.index, in_order=True)
+        return StreamRef(self._default.handle, self._default)
+
+    def create_stream(self, *, in_order: bool) -> tuple[int, object]:
+        _check_process(self.name)
+        queue = _Queue(self.route, self.found.index, in_order)
+        return queue.handle, queue
+
+    # -- launch
+
+    def launch(self, desc: LaunchDesc) -> None:
+        event = self.route.submit(
+            desc.stream.handle,
+            desc.kernel.handle,
+            (desc.z, desc.y, desc.x * desc.threads),
+            (1, 1, desc.threads),
+            desc.shared_bytes,
+            desc.leaves,
+        )
+        if desc.is_waited_for:
+            try:
+                self.route.wait(event)
+            finally:
+                self.route.free_event(event)
+            return
+        with self._lock:
+            flights = self._flights[desc.stream.handle]
+            while flights and self.route.is_complete(flights[0].event):
+                self.route.free_event(flights.popleft().event)
+            flights.append(_Flight(event, (*desc.keep, desc.kernel, desc.stream.keep)))
+
+    def synchronize(self, stream: object = None) -> None:
+        _check_process(self.name)
+        handles = list(self._flights) if stream is None else [self.accept_stream(stream).handle]
+        for handle in handles:
+            with self._lock:
+                flights = self._flights.pop(handle, deque())
+            try:
+                for flight in flights:
+                    self.route.wait(flight.event)
+            finally:
+                for flight in flights:
+                    self.route.free_event(flight.event)
+            if stream is not None:
+                self.route.wait_queue(handle)  # also what others put there
+
+
+def _named_devices() -> dict[str, _Found]:
+    """Name what the runtime lists: one CPU, and the GPUs that Level Zero has, in its order."""
+    with _opening:
+        _, found = _runtime()
+    named = {"sycl:cpu": device for device in found if device.kind == "cpu" and device.via == "opencl"}
+    gpus = [device for device in found if device.kind == "gpu" and device.via == "level_zero"]
+    return named | {f"sycl:gpu:{i}": device for i, device in enumerate(gpus)}
+
+
+def device_names() -> list[str]:
+    try:
+        return ["sycl:cpu", *(name for name in _named_devices() if name != "sycl:cpu")]
+    except LaunchError:
+        return ["sycl:cpu"]
+
+
+@lru_cache(maxsize=None)
+def _opened(name: str) -> SyclDevice:
+    named = _named_devices()
+    if name not in named:
+        if name == "sycl:cpu":
+            raise UnsupportedError(
+                name,
+                "the SYCL runtime lists no CPU device",
+                remedy="Open a gridpact device before other code of the process asks the runtime for its devices, and "
+                "check ONEAPI_DEVICE_SELECTOR.",
+                capability="device",
+            )
+        raise ContractValueError(
+            "device", "expected a device that the SYCL runtime lists", name, nearest_name(name, named), "DEVICE-1"
+        )
+    return SyclDevice(name, _runtime()[0], named[name])
+
+
+def open_device(name: str) -> Device:
+    _check_process(name)
+    if name == "sycl":
+        name = "sycl:cpu"
+    with _opening:
+        return _opened(name)
+
+
+def status(name: str) -> DeviceStatus:
+    try:
+        with _opening:
+            device = _opened(name)
+        toolchain.installed()
+    except LaunchError as error:
+        return DeviceStatus(name, False, str(error))
+    found = device.found
+    return DeviceStatus(
+        name,
+        True,
+        facts={
+            "device": found.product,
+            "driver": found.driver,
+            "via": f"{found.via}, {device.route.name} launcher",
+            "programs per axis": f"{_PROGRAMS_PER_AXIS:,}",
+            "threads per program": f"{found.threads:,}",
+            "threads per launch": f"{device.limits.threads_in_launch:,}",
+            "shared memory": f"{found.local_bytes:,} bytes",
+            "lanes": ", ".join(map(str, found.sub_group_sizes)),
+            "capabilities": ", ".join(sorted(device.capabilities)),
+            "toolchain": f"{toolchain.installed().distribution} {toolchain.installed().full_version}",
+        },
+    )

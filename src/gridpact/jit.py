@@ -1,0 +1,271 @@
+"""`@gridpact.jit`: kernels as users hold them, `kernel[grid](*args, **options)`, and what a launch gives back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from types import FunctionType
+from typing import Any, overload
+
+import numpy as np
+
+from gridpact import launch as path
+from gridpact import toolchain
+from gridpact.arguments import Pointer, Signature, short_dtype
+from gridpact.backends.protocol import Device
+from gridpact.errors import ContractTypeError, ContractValueError, ResourceError
+from gridpact.grid import Grid, canonical_grid
+from gridpact.identity import Key
+from gridpact.metadata import KernelMetadata
+from gridpact.state import Source, jitted_function, source_of, text_of
+
+__all__ = ["CompiledKernel", "Kernel", "jit"]
+
+
+class CompiledKernel:
+    """One binary of a kernel, as `kernel[grid](...)` and `kernel.warmup(...)` return it.
+
+    Attributes
+    ----------
+    asm
+        Stage name -> text or bytes: `ttir`, `ttgir`, `llir`, `spv`, ...
+    metadata
+        What launches of it depend on; every field of the toolchain is an attribute, such as `metadata.shared` in bytes.
+    name
+        Of the kernel inside the binary.
+    hash
+        Digest of its identity, the same in every process.
+    n_regs, n_spills
+        Registers and spilled bytes per thread; 0 where the device has no such thing to report.
+    key
+        Its identity.
+    """
+
+    n_regs = 0
+    n_spills = 0
+
+    def __init__(self, kernel: Kernel, key: Key, binary: toolchain.Binary, device: Device) -> None:
+        self.fn = kernel
+        self.key = key
+        self.binary = binary
+        self.device = device
+
+    @property
+    def asm(self) -> Mapping[str, str | bytes]:
+        return self.binary.asm
+
+    @property
+    def kernel(self) -> bytes:
+        """The binary itself, as Triton names it."""
+        return self.binary.code
+
+    @property
+    def metadata(self) -> KernelMetadata:
+        return self.binary.metadata
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def hash(self) -> str:
+        return self.key.digest
+
+    def check_launch(self, programs: Grid) -> None:
+        """Refuse what this binary needs and its device lacks (META-4, GRID-7)."""
+        self.device.check_resources(self.metadata, repr(self.fn.__name__))
+        path.check_threads_in_launch(programs, self.metadata.threads, self.device)
+
+    def __getitem__(self, grid: object) -> Callable[..., CompiledKernel]:
+        """Launch this very binary: `compiled[grid](*args)`; arguments that it was not built for are refused (SPEC-1)."""
+
+        def launch_binary(*args: object, stream: object = None) -> CompiledKernel:
+            options = {name: self.metadata.fields[name] for name in self.device.options if name in self.metadata.fields}
+            given = {"stream": stream, "device": self.device.name}
+            call = path.bind(self.fn, args, given)
+            call.options = options
+            differs = [
+                name
+                for name, fact in call.arguments.facts
+                if dict(self.key.facts).get(name) != fact
+            ]
+            if differs:
+                raise ContractValueError(
+                    f"{differs[0]} of {self.name!r}",
+                    "this binary was built for another type, class or constant",
+                    call.bound[differs[0].removeprefix("argument ")],
+                    "Launch the kernel itself, which picks the binary by its arguments.",
+                    "SPEC-1",
+                )
+            programs = canonical_grid(grid, call.meta, self.device.limits)
+            accepted = self.device.accept_stream(call.stream) if call.stream is not None else None
+            self.check_launch(programs)
+            return self if 0 in programs else path.run(self, call, programs, accepted)
+
+        return launch_binary
+
+    def __repr__(self) -> str:
+        return f"<CompiledKernel {self.name!r} on {self.device.name}, {self.hash[:12]}>"
+
+
+class Kernel:
+    """A jitted function: launched as `kernel[grid](*args, **options)`, called as a helper inside other kernels.
+
+    Made by `gridpact.jit`. Attributes that Triton's own decorators and tools look for are here: `fn`, `arg_names`, `run`,
+    `warmup`.
+    """
+
+    def __init__(
+        self,
+        function: FunctionType,
+        *,
+        do_not_specialize: Iterable[str | int] = (),
+        do_not_specialize_on_alignment: Iterable[str | int] = (),
+        launch_metadata: Callable[..., Any] | None = None,
+        repr: Callable[[Any], str] | None = None,
+        noinline: bool = False,
+        debug: bool | None = None,
+    ) -> None:
+        text_of(function)  # read the source now: the file may change later
+        self.fn = function
+        self.__name__ = function.__name__
+        self.__qualname__ = function.__qualname__
+        self.__module__ = function.__module__
+        self.__doc__ = function.__doc__
+        self.signature = Signature(function, do_not_specialize, do_not_specialize_on_alignment)
+        self.launch_metadata = launch_metadata
+        self.repr = repr
+        self.noinline = noinline
+        self.debug = debug
+        self.lock = threading.RLock()
+        self.compiled: dict[Key, CompiledKernel] = {}
+        self._source: Source | None = None
+
+    @property
+    def arg_names(self) -> list[str]:
+        """Names of the parameters, in order."""
+        return self.signature.names
+
+    def options(self, device: Device) -> dict[str, Any]:
+        """Options that the decorator set for every launch."""
+        return {"debug": self.debug} if self.debug is not None and "debug" in device.options else {}
+
+    def source(self) -> Source:
+        """Give the kernel's source with what it captures now; read again only if something may have changed."""
+        if self._source is None or not self._source.is_current():
+            self._source = source_of(self.fn, self.noinline)
+        return self._source
+
+    def make_compiled(self, key: Key, binary: toolchain.Binary, device: Device) -> CompiledKernel:
+        """Wrap a binary for the cache of this kernel."""
+        return CompiledKernel(self, key, binary, device)
+
+    def __getitem__(self, grid: object) -> Callable[..., CompiledKernel]:
+        return lambda *args, **kwargs: path.launch(self, grid, args, kwargs)
+
+    def run(self, *args: object, grid: object, warmup: bool = False, **kwargs: object) -> CompiledKernel:
+        """Launch, as Triton's `autotune` and `heuristics` call what they decorate."""
+        try:
+            return self.warmup(*args, grid=grid, **kwargs) if warmup else path.launch(self, grid, args, kwargs)
+        except ResourceError as error:
+            raise toolchain.out_of_resources(error) from error
+
+    def warmup(self, *args: object, grid: object = None, **kwargs: object) -> CompiledKernel:
+        """Compile for these arguments without launching.
+
+        Parameters
+        ----------
+        args, kwargs
+            As for a launch. A NumPy or torch dtype stands for a tensor of it, aligned to 16 bytes.
+        grid
+            Checked if given.
+        """
+        stand_in = {name: _tensor_of(value) for name, value in kwargs.items()}
+        call = path.bind(self, tuple(_tensor_of(value) for value in args), stand_in)
+        if grid is not None:
+            canonical_grid(grid, call.meta, call.device.limits)
+        return path.compiled_for(call)
+
+    def __call__(self, *args: object, **kwargs: object) -> None:
+        raise ContractTypeError(
+            f"kernel {self.__name__!r}",
+            "a kernel is launched over a grid, not called",
+            remedy=f"Write {self.__name__}[grid](...).",
+            clause="GRID-1",
+        )
+
+    def __repr__(self) -> str:
+        return f"<Kernel {self.__module__}.{self.__qualname__}>"
+
+
+def _tensor_of(value: object) -> object:
+    """Turn the dtype that stands for a tensor in `warmup` into an aligned pointer."""
+    if isinstance(value, np.dtype) or isinstance(value, type) and issubclass(value, np.generic):
+        name = np.dtype(value).name
+    elif type(value).__module__ == "torch" and type(value).__name__ == "dtype":
+        name = str(value).rpartition(".")[2]
+    else:
+        return value
+    return Pointer(short_dtype(f"warmup({value!r})", name), 0, "any", False, None)
+
+
+@overload
+def jit(fn: Callable[..., Any], /) -> Kernel: ...
+
+
+@overload
+def jit(
+    *,
+    do_not_specialize: Iterable[str | int] = (),
+    do_not_specialize_on_alignment: Iterable[str | int] = (),
+    launch_metadata: Callable[..., Any] | None = None,
+    repr: Callable[[Any], str] | None = None,
+    noinline: bool = False,
+    debug: bool | None = None,
+) -> Callable[[Callable[..., Any]], Kernel]: ...
+
+
+def jit(fn: Callable[..., Any] | None = None, /, **options: Any) -> Kernel | Callable[[Callable[..., Any]], Kernel]:
+    """Make a kernel of a Python function, or of an existing `triton.jit` function.
+
+    Parameters
+    ----------
+    fn
+        The function. Its parameters may be annotated: `tl.constexpr` for constants of the binary, `tl.const` for a tensor that is
+        only read, `tl.int64`, `tl.float16`, ... for numbers of a fixed type.
+    do_not_specialize
+        Names or positions of parameters whose value must not choose among binaries; 1 and multiples of 16 are then values like
+        any other.
+    do_not_specialize_on_alignment
+        The same for divisibility by 16 alone.
+    launch_metadata
+        `f(grid, metadata, arguments) -> dict`, called for observers only (HOOK-4).
+    repr
+        Chooses the kernel's name in the binary, as in Triton.
+    noinline
+        As a helper, keep it a function of its own.
+    debug
+        Compile device assertions in.
+
+    Raises
+    ------
+    ContractError
+        SPEC-2 a misspelt parameter name; KEY-1 no source text.
+    """
+    if fn is None:
+        return lambda function: jit(function, **options)
+    function = jitted_function(fn)
+    if function is not None:
+        theirs = {name: getattr(fn, name, None) for name in ("do_not_specialize", "do_not_specialize_on_alignment")}
+        inherited = {
+            **{name: value for name, value in theirs.items() if value},
+            "launch_metadata": getattr(fn, "launch_metadata", None),
+            "noinline": bool(getattr(fn, "noinline", False)),
+            "debug": getattr(fn, "debug", None),
+            "repr": getattr(fn, "_repr", None),
+        }
+        return Kernel(function, **{**inherited, **options})
+    if not isinstance(fn, FunctionType):
+        raise ContractTypeError("gridpact.jit", "expected a Python function", fn, clause="ARG-1")
+    return Kernel(fn, **options)
+

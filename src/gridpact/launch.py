@@ -1,0 +1,198 @@
+"""The path of a launch, in Python: the definition that any other path has to agree with.
+
+Read `launch` from top to bottom; each step is a module of the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gridpact import backends, hooks
+from gridpact.arguments import Classified, classify
+from gridpact.backends.protocol import Device, LaunchDesc, StreamRef
+from gridpact.errors import ContractValueError, UnsupportedError
+from gridpact.grid import Grid, canonical_grid
+from gridpact.identity import Key, typed
+from gridpact.metadata import LaunchMetadata, check_option_names, resolve_options
+from gridpact.stream import current_stream
+
+if TYPE_CHECKING:
+    from gridpact.jit import CompiledKernel, Kernel
+
+__all__ = ["Call", "bind", "compiled_for", "launch"]
+
+_LAUNCH_OPTIONS = ("device", "stream")  # options of the launch and not of the binary; a kernel's parameter of that name wins
+
+
+@dataclass
+class Call:
+    """One launch after binding: whose arguments, on which device, with which options.
+
+    Attributes
+    ----------
+    bound
+        Parameter -> value as passed, defaults included.
+    arguments
+        The same, classified and encoded.
+    options
+        Every option of the device, resolved.
+    stream
+        As given, by `stream=` or `with gridpact.stream(s)`; None if not given.
+    """
+
+    kernel: Kernel
+    device: Device
+    bound: Mapping[str, object]
+    arguments: Classified
+    options: Mapping[str, Any]
+    stream: object
+
+    def meta(self) -> dict[str, Any]:
+        """Make the mapping that a callable grid receives (GRID-10)."""
+        return {**self.options, **self.bound}
+
+
+def launch(kernel: Kernel, grid: object, args: tuple[object, ...], kwargs: Mapping[str, object]) -> CompiledKernel:
+    """Run a kernel over a grid.
+
+    Returns
+    -------
+    The compiled kernel. Host memory and no stream given: the results can be read. Otherwise the launch is asynchronous.
+
+    Raises
+    ------
+    ContractError
+        The call breaks a clause; nothing ran.
+    UnsupportedError
+        The device cannot do it; nothing ran.
+    BackendError
+        The driver said no.
+    HookError
+        HOOK-5: an observer raised.
+    """
+    call = bind(kernel, args, kwargs)
+    programs = canonical_grid(grid, call.meta, call.device.limits)
+    stream = call.device.accept_stream(call.stream) if call.stream is not None else None
+    compiled = compiled_for(call)
+    compiled.check_launch(programs)
+    if 0 in programs:
+        return compiled  # nothing to run: no driver call, no hook (GRID-9)
+    return run(compiled, call, programs, stream)
+
+
+def bind(kernel: Kernel, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Call:
+    """Bind arguments and options, and classify the arguments."""
+    signature = kernel.signature
+    named = {name: value for name, value in kwargs.items() if name in signature.names}
+    given = {name: value for name, value in kwargs.items() if name not in named}
+    where = given.pop("device", None)
+    stream = given.pop("stream", None)
+    device = backends.open_device(backends.current_device() if where is None else where)  # type: ignore[arg-type]
+    if given:
+        known = [*device.options, *_LAUNCH_OPTIONS]
+        check_option_names(given, known, kernel.__name__, signature.names, device.name)
+    bound = signature.bind(args, named)
+    arguments = classify(signature, bound)
+    for subject, pointer in arguments.pointers():
+        device.check_reach(subject, pointer)
+    options = resolve_options({**kernel.options(device), **given}, device.options, device.name)
+    return Call(kernel, device, bound, arguments, options, current_stream() if stream is None else stream)
+
+
+def compiled_for(call: Call) -> CompiledKernel:
+    """Look a launch's binary up by its identity, or compile it: once, however many threads ask (THREAD-1)."""
+    kernel = call.kernel
+    with kernel.lock:
+        source = kernel.source()
+        key = Key(
+            (
+                ("source", typed(source.digest)),
+                *call.arguments.facts,
+                *call.device.identity(call.options),
+            )
+        )
+        compiled = kernel.compiled.get(key)
+        if compiled is None:
+            binary = call.device.compile(source, call.arguments, call.options, kernel.repr)
+            compiled = kernel.compiled[key] = kernel.make_compiled(key, binary, call.device)
+    return compiled
+
+
+def run(compiled: CompiledKernel, call: Call, programs: Grid, stream: StreamRef | None) -> CompiledKernel:
+    """Hand a checked launch to the backend, between the hooks of whoever watches."""
+    device, arguments, metadata = call.device, call.arguments, compiled.metadata
+    pointers = [pointer for _, pointer in arguments.pointers()]
+    is_waited_for = stream is None and any(pointer.device in ("host", "any") for pointer in pointers)
+    if stream is None:
+        stream = _owners_stream(call) or device.default_stream()
+    x, y, z = programs
+    desc = LaunchDesc(
+        x,
+        y,
+        z,
+        metadata.threads,
+        metadata.shared,
+        metadata.num_ctas,
+        stream,
+        device.load(compiled.binary, arguments.leaves, stream),
+        arguments.leaves,
+        (*((pointer.tensor, pointer.export) for pointer in pointers), compiled),
+        is_waited_for,
+    )
+    observers = hooks.observers_of(call.kernel)
+    if not observers:
+        device.launch(desc)
+    else:
+        observed = LaunchMetadata(lambda: _observable(compiled, call, programs, desc))
+        hooks.launched_under(observers, observed, lambda: device.launch(desc))
+    return compiled
+
+
+def _owners_stream(call: Call) -> StreamRef | None:
+    """Give the stream that the library of the first device pointer would use (STREAM-1)."""
+    streams = [pointer.stream for _, pointer in call.arguments.pointers() if pointer.stream is not None]
+    if not streams:
+        return None
+    chosen = [call.device.accept_stream(stream) for stream in streams]
+    if any(other.handle != chosen[0].handle for other in chosen):
+        raise ContractValueError(
+            "stream",
+            f"the tensors of {call.kernel.__name__!r} belong to different streams",
+            remedy="Say which one with stream=.",
+            clause="STREAM-1",
+        )
+    return chosen[0]
+
+
+def _observable(compiled: CompiledKernel, call: Call, programs: Grid, desc: LaunchDesc) -> dict[str, Any]:
+    own = call.kernel.launch_metadata
+    returned = own(programs, compiled.metadata, dict(call.bound)) if own is not None else {}
+    return {
+        **(returned or {}),
+        "name": compiled.name,
+        "function": desc.kernel,
+        "stream": desc.stream.handle,
+        "hash": compiled.hash,
+        "grid": programs,
+        "device": call.device.name,
+        "num_warps": compiled.metadata.num_warps,
+        "shared": compiled.metadata.shared,
+        "arguments": dict(call.bound),
+    }
+
+
+def check_threads_in_launch(programs: Grid, threads: int, device: Device) -> None:
+    """Refuse a launch of more threads than the device counts (GRID-7); the product is exact."""
+    x, y, z = programs
+    limit = device.limits.threads_in_launch
+    if x * y * z * threads > limit:
+        raise UnsupportedError(
+            "grid",
+            f"at most {limit} threads in one launch on {device.name}, {x} x {y} x {z} programs of {threads} threads are "
+            f"{x * y * z * threads}",
+            remedy="Launch in parts.",
+            clause="GRID-7",
+            capability="threads_in_launch",
+        )

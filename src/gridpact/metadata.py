@@ -1,0 +1,179 @@
+"""Two kinds of metadata: what a launch may depend on (`KernelMetadata`), and what observers may see (`LaunchMetadata`).
+
+The second depends on a launch and never the reverse: nothing in the launch path reads a `LaunchMetadata`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+from gridpact.errors import ContractTypeError, ContractValueError, UnsupportedError
+
+__all__ = [
+    "KernelMetadata",
+    "LaunchMetadata",
+    "Option",
+    "check_option_names",
+    "nearest_name",
+    "resolve_options",
+]
+
+
+@dataclass(frozen=True)
+class KernelMetadata:
+    """All of a compiled kernel that its launches depend on, as it was *after* compilation (META-1).
+
+    Attributes
+    ----------
+    name
+        Name of the kernel inside its binary.
+    num_warps, threads_per_warp
+        Their product is the number of threads of one program.
+    shared
+        Shared (local) memory of one program, bytes. The name is Triton's.
+    num_ctas
+        Programs per cluster.
+    build_flags
+        What the driver's compiler is told.
+    fields
+        Every metadata field of the toolchain, also readable as attributes: `metadata.num_stages`.
+    """
+
+    name: str
+    num_warps: int = 1
+    threads_per_warp: int = 1
+    shared: int = 0
+    num_ctas: int = 1
+    build_flags: str = ""
+    fields: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def threads(self) -> int:
+        """Threads of one program."""
+        return self.num_warps * self.threads_per_warp
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "fields" and name in self.fields:
+            return self.fields[name]
+        raise AttributeError(f"kernel metadata has no field {name!r}")
+
+
+class LaunchMetadata(Mapping[str, Any]):
+    """What observers of one launch see: read-only, and built when first looked at (HOOK-3, HOOK-4).
+
+    Keys: `name`, `function` (the driver's kernel handle), `stream`, `hash` (identity of the binary), `grid` (three ints, x first),
+    `device`, `num_warps`, `shared` (bytes), `arguments` (by name), and what the kernel's own `launch_metadata=` function returned.
+    """
+
+    def __init__(self, build: Callable[[], dict[str, Any]]) -> None:
+        self._build = build
+        self._built: Mapping[str, Any] | None = None
+
+    def _content(self) -> Mapping[str, Any]:
+        if self._built is None:
+            self._built = MappingProxyType(self._build())
+        return self._built
+
+    def get(self, key: str | None = None, default: Any = None) -> Any:
+        """Give one entry as `dict.get` does; without a key the whole as a new dict, as Triton's hooks ask for it."""
+        return dict(self._content()) if key is None else self._content().get(key, default)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._content()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._content())
+
+    def __len__(self) -> int:
+        return len(self._content())
+
+    def __repr__(self) -> str:
+        return f"LaunchMetadata({dict(self._content())!r})"
+
+
+@dataclass(frozen=True)
+class Option:
+    """One launch option of a device and what becomes of it (META-2).
+
+    Attributes
+    ----------
+    default
+        Its value when not given.
+    policy
+        `applied`: it changes the binary or the launch. `default only`: any other value is refused. `irrelevant`: taken and without
+        effect on this device, for the reason given.
+    reason
+        Why it is not applied.
+    check
+        Refuses a value by returning the rule that it breaks.
+    """
+
+    default: Any
+    policy: Literal["applied", "default only", "irrelevant"] = "applied"
+    reason: str = ""
+    check: Callable[[Any], str | None] = field(default=lambda value: None, repr=False)
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str:
+    """Give the sentence that proposes the nearest known name, or lists them all."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(sorted(known))}."
+
+
+def check_option_names(given: Iterable[str], table: Iterable[str], kernel: str, params: Iterable[str], device: str) -> None:
+    """Refuse a keyword that is neither a parameter of the kernel nor an option of the device (META-3)."""
+    known = set(table)
+    for name in given:
+        if name not in known:
+            raise ContractTypeError(
+                f"option {name!r}",
+                f"neither a parameter of {kernel!r} nor an option of {device}",
+                remedy=nearest_name(name, [*params, *known]),
+                clause="META-3",
+            )
+
+
+def resolve_options(given: Mapping[str, Any], table: Mapping[str, Option], device: str) -> dict[str, Any]:
+    """Give every option of a device with its value in this launch, or refuse one.
+
+    Parameters
+    ----------
+    given
+        The options of this launch; their names are known (`check_option_names`).
+    table
+        The device's options.
+    device
+        Its name, for the error.
+
+    Raises
+    ------
+    ContractValueError
+        META-2: a value that the option does not take.
+    UnsupportedError
+        META-2: a value other than the default, where the device can do nothing else.
+    """
+    resolved = {name: option.default for name, option in table.items()}
+    for name, value in given.items():
+        option = table[name]
+        default = option.default
+        if isinstance(default, (bool, int)) and isinstance(value, bool) != isinstance(default, bool):
+            rule = f"expected {'True or False' if isinstance(default, bool) else 'an int'}"
+            raise ContractValueError(f"option {name!r}", rule, value, clause="META-2")
+        broken = option.check(value)
+        if broken:
+            raise ContractValueError(f"option {name!r}", broken, value, clause="META-2")
+        if option.policy == "default only" and value != default:
+            raise UnsupportedError(
+                f"option {name!r}",
+                f"only {default!r} on {device} ({option.reason})",
+                value,
+                clause="META-2",
+                capability=name,
+            )
+        resolved[name] = value
+    return resolved

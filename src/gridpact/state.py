@@ -1,0 +1,227 @@
+"""What a kernel reaches outside its parameters: helper functions and captured names, as Python means them.
+
+A `Source` is one function with the values of all names that it mentions (closure cells before globals, as Python has it); a name
+that holds a jitted helper holds that helper's own `Source`. The toolchain compiles from these values and from nothing else, and
+their fingerprint is part of the kernel's identity, so that what was compiled in is what the key says. The standard library of
+the kernel language (`triton.*`) is not walked: the toolchain's version stands for it.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import hashlib
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from gridpact.errors import ContractError, ContractTypeError
+from gridpact.identity import Typed, typed
+
+__all__ = ["Captured", "Source", "jitted_function", "source_of", "text_of"]
+
+_ABSENT: Final = object()
+# Values that cannot change without becoming another object, so that identity proves them unchanged.
+_IMMUTABLE = (int, float, complex, str, bytes, bool, type(None), FunctionType, BuiltinFunctionType, ModuleType, type)
+
+
+def jitted_function(value: object) -> FunctionType | None:
+    """Give the Python function of a jitted helper (ours or Triton's), or None for anything else."""
+    kind = type(value)
+    if kind.__module__.startswith(("gridpact.jit", "triton.runtime.jit")):
+        fn = getattr(value, "fn", None)
+        return fn if isinstance(fn, FunctionType) else None
+    return None
+
+
+@dataclass(frozen=True)
+class Text:
+    """The text of a function without its decorators, and the dotted names that it reads from outside."""
+
+    source: str
+    names: tuple[tuple[str, ...], ...]
+
+
+_texts: WeakKeyDictionary[FunctionType, Text] = WeakKeyDictionary()
+
+
+def text_of(function: FunctionType) -> Text:
+    """Read a function's text and the names that it reaches, once."""
+    text = _texts.get(function)
+    if text is None:
+        text = _texts[function] = _read_text(function)
+    return text
+
+
+def _read_text(function: FunctionType) -> Text:
+    name = function.__qualname__
+    try:
+        lines = textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError) as error:
+        raise ContractTypeError(
+            f"kernel {name!r}",
+            "its source text must be in a file",
+            remedy="Kernels typed into a prompt or made by exec have none.",
+            clause="KEY-1",
+        ) from error
+    start = re.search(r"^def\s+\w+\s*\(", lines, re.MULTILINE)
+    if start is None:
+        raise ContractTypeError(
+            f"kernel {name!r}", "expected a function made by def", function, clause="KEY-1"
+        )
+    source = lines[start.start() :]
+    local = {*function.__code__.co_varnames, *function.__code__.co_cellvars}
+    body = ast.parse(source).body[0]
+    names = dict.fromkeys(
+        path for node in getattr(body, "body", ()) for path in _paths(node) if path[0] not in local
+    )
+    return Text(source, tuple(names))
+
+
+def _paths(node: ast.AST) -> Iterator[tuple[str, ...]]:
+    """Give each dotted name read below a node, longest first: `a.b.c` gives ("a", "b", "c") and not its parts."""
+    chain: list[str] = []
+    inner = node
+    while isinstance(inner, ast.Attribute):
+        chain.append(inner.attr)
+        inner = inner.value
+    if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load):
+        yield (inner.id, *reversed(chain))
+        return
+    for child in ast.iter_child_nodes(node):
+        yield from _paths(child)
+
+
+@dataclass(frozen=True)
+class Captured:
+    """One value that a function reads from outside: where, and what it was."""
+
+    function: FunctionType
+    path: tuple[str, ...]
+    value: object
+
+    def is_same(self) -> bool:
+        """Whether the name still holds the same, unchangeable object."""
+        return isinstance(self.value, _IMMUTABLE) and _resolve(self.function, self.path) is self.value
+
+
+class Source:
+    """A function and all that it reaches, read at one moment.
+
+    Attributes
+    ----------
+    function
+        The plain Python function.
+    text
+        Its text without decorators.
+    is_noinline
+        Whether it was declared `noinline`.
+    captured
+        Dotted name -> value; the value of a name that holds a jitted helper is that helper's `Source`.
+    """
+
+    def __init__(self, function: FunctionType, is_noinline: bool = False) -> None:
+        self.function = function
+        self.is_noinline = is_noinline
+        self.text = ""
+        self.captured: dict[tuple[str, ...], Any] = {}
+        self.reads: list[Captured] = []
+        self.digest = ""
+
+    def is_current(self) -> bool:
+        """Whether all that was read still holds by identity alone; False means: read again (STATE-3)."""
+        return all(read.is_same() for read in self.reads)
+
+
+def source_of(function: FunctionType, is_noinline: bool = False) -> Source:
+    """Read a kernel, its helpers and all captured values now."""
+    return _read(function, is_noinline, {})
+
+
+def _read(function: FunctionType, is_noinline: bool, seen: dict[FunctionType, Source]) -> Source:
+    if function in seen:
+        return seen[function]
+    source = seen[function] = Source(function, is_noinline)
+    text = text_of(function)
+    source.text = text.source
+    facts: list[Typed] = [typed(text.source), typed(is_noinline), typed(function.__name__)]
+    for name, default in _defaults(function):
+        facts += [typed(name), _fingerprint(function, ("default of", name), default)]
+    for full in text.names:
+        path, value = _reached(function, full)
+        if value is _ABSENT or path in source.captured:
+            continue
+        source.reads.append(Captured(function, path, value))
+        helper = jitted_function(value)
+        if helper is not None and not helper.__module__.startswith("triton."):
+            inner = _read(helper, bool(getattr(value, "noinline", False)), seen)
+            source.captured[path] = inner
+            source.reads += inner.reads
+            facts += [typed(path), typed(inner.digest or "recursive")]
+        else:
+            source.captured[path] = value
+            facts += [typed(path), _fingerprint(function, path, value)]
+    source.digest = hashlib.sha256(repr(facts).encode()).hexdigest()
+    return source
+
+
+def _defaults(function: FunctionType) -> Iterator[tuple[str, object]]:
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.default is not inspect.Parameter.empty:
+            yield parameter.name, parameter.default
+
+
+def _scope(function: FunctionType, name: str) -> object:
+    if name in function.__code__.co_freevars:
+        cell = (function.__closure__ or ())[function.__code__.co_freevars.index(name)]
+        try:
+            return cell.cell_contents
+        except ValueError:  # not assigned yet
+            return _ABSENT
+    return function.__globals__.get(name, _ABSENT)
+
+
+def _resolve(function: FunctionType, path: tuple[str, ...]) -> object:
+    value = _scope(function, path[0])
+    for attribute in path[1:]:
+        value = getattr(value, attribute, _ABSENT)
+    return value
+
+
+def _reached(function: FunctionType, full: tuple[str, ...]) -> tuple[tuple[str, ...], object]:
+    """Follow a dotted name through modules, and stop at the language's own and at the first thing that is no module."""
+    value = _scope(function, full[0])
+    for depth, attribute in enumerate(full[1:], start=1):
+        if not isinstance(value, ModuleType) or value.__name__.partition(".")[0] == "triton":
+            return full[:depth], value
+        value = getattr(value, attribute, _ABSENT)
+    return full, value
+
+
+def _fingerprint(function: FunctionType, path: tuple[str, ...], value: object) -> Typed:
+    if isinstance(value, ModuleType):
+        return ("module", value.__name__)
+    if isinstance(value, (type, BuiltinFunctionType)) or getattr(value, "__triton_builtin__", False):
+        return ("name", getattr(value, "__module__", ""), getattr(value, "__qualname__", repr(value)))
+    if getattr(builtins, path[0], _ABSENT) is value:
+        return ("builtin", path[0])
+    helper = jitted_function(value)
+    if helper is not None:  # of the language's own library
+        return ("name", helper.__module__, helper.__qualname__)
+    if isinstance(value, FunctionType):
+        return ("function", value.__module__, value.__qualname__, value.__code__.co_code.hex())
+    try:
+        return typed(value)
+    except TypeError as error:
+        raise ContractError(
+            f"{'.'.join(path)!r} captured by {function.__qualname__!r}",
+            "expected a constexpr, a number, a string, a dtype, a tuple of these, a module or a jitted function",
+            value,
+            "Pass it as a parameter, or wrap its value in tl.constexpr.",
+            "STATE-1",
+        ) from error
