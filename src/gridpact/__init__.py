@@ -1,9 +1,9 @@
-"""The launch layer of Triton kernels, made strict: `kernel[grid](*args, **options)` means what it says, or is refused by name.
+"""The launch layer of Triton kernels, made strict: a launch means what it says, or is refused by name.
 
 Importing this package imports neither Triton nor a driver; both are opened by the first launch that needs them.
 """
 
-from gridpact import hooks
+from gridpact import hooks, triton
 from gridpact.backends import device, open_device, synchronize
 from gridpact.errors import (
     BackendError,
@@ -39,4 +39,5 @@ __all__ = [
     "open_device",
     "stream",
     "synchronize",
+    "triton",
 ]

@@ -1,7 +1,8 @@
 """Arguments of a launch: bound by Python's rules, then classified by type and specialization class, then encoded.
 
-Each leaf of an argument (tuples are taken apart) is a constant of the binary, or a value with a type and the 64 bits in which a
-launcher finds it, or a pointer. A number that does not fit its type is refused here, before anything is compiled.
+Each leaf of an argument (tuples are taken apart) is a constant of the binary, or a value with a type and the 64 bits
+in which a launcher finds it, or a pointer. A number that does not fit its type is refused here, before anything is
+compiled.
 
 Type names are Triton's: `i1 i8 ... u64 fp16 bf16 fp32 fp64`, `*T` for a pointer, `*kT` for a pointer to constants.
 """
@@ -20,7 +21,6 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from gridpact.errors import (
-    ContractError,
     ContractOverflowError,
     ContractTypeError,
     ContractValueError,
@@ -135,7 +135,7 @@ class Signature:
                 )
             text = _annotation_text(p.annotation)
             is_constexpr = "constexpr" in text
-            is_const = "const" in text and not is_constexpr or text.strip("'\" ").startswith("*k")
+            is_const = ("const" in text and not is_constexpr) or text.strip("'\" ").startswith("*k")
             self.parameters.append(
                 Parameter(
                     p.name,
@@ -183,7 +183,7 @@ class Signature:
             wrong = ContractTypeError(f"kernel {self.kernel!r}", "arguments must fit its signature", clause="ARG-1")
             wrong.args = (f"{error} [ARG-1]",)
             raise wrong from None
-        return dict(zip(self.names, values))
+        return dict(zip(self.names, values, strict=True))
 
 
 def _binder(function: FunctionType, parameters: list[inspect.Parameter]) -> Callable[..., tuple[object, ...]]:
@@ -302,7 +302,7 @@ def _from_numpy(subject: str, array: Any) -> Pointer:
 
 
 def _from_tensor(subject: str, tensor: Any) -> Pointer:
-    """torch tensors and whatever else has Triton's own duck type, `data_ptr()` and `dtype`."""
+    """Torch tensors and whatever else has Triton's own duck type, `data_ptr()` and `dtype`."""
     name = short_dtype(subject, str(tensor.dtype).rpartition(".")[2])
     if getattr(tensor, "is_conj", bool)() or getattr(tensor, "is_neg", bool)():
         raise ContractValueError(
@@ -426,18 +426,14 @@ def encode(subject: str, kind: str, value: Any) -> int:
             raise ContractTypeError(subject, f"declared {kind}, expected an int", value, clause="ARG-2")
         low, high = _RANGES[kind]
         if not low <= value <= high:
-            raise ContractOverflowError(
-                subject, f"declared {kind}, from {low} to {high}", value, clause="ARG-2"
-            )
+            raise ContractOverflowError(subject, f"declared {kind}, from {low} to {high}", value, clause="ARG-2")
         return value & (2 ** (8 * SIZES[kind]) - 1)
     if not isinstance(value, (int, float)):
         raise ContractTypeError(subject, f"declared {kind}, expected a float", value, clause="ARG-2")
     try:
         return _encode_float(kind, float(value))
     except OverflowError:
-        raise ContractOverflowError(
-            subject, f"declared {kind}, and too large for it", value, clause="ARG-2"
-        ) from None
+        raise ContractOverflowError(subject, f"declared {kind}, and too large for it", value, clause="ARG-2") from None
 
 
 def _encode_float(kind: str, value: float) -> int:
@@ -518,8 +514,8 @@ def classify(signature: Signature, bound: Mapping[str, object]) -> Classified:
     Raises
     ------
     ContractError
-        ARG-2 a number that does not fit; ARG-3 a value that is no argument, a read-only tensor for a parameter that is not
-        declared `tl.const`.
+        ARG-2 a number that does not fit; ARG-3 a value that is no argument, a read-only tensor for a parameter that
+        is not declared `tl.const`.
     """
     result = Classified()
     for index, parameter in enumerate(signature.parameters):
@@ -530,9 +526,7 @@ def classify(signature: Signature, bound: Mapping[str, object]) -> Classified:
     return result
 
 
-def _classify(
-    into: Classified, subject: str, parameter: Parameter, path: Path, value: Any
-) -> tuple[TypeTree, Typed]:
+def _classify(into: Classified, subject: str, parameter: Parameter, path: Path, value: Any) -> tuple[TypeTree, Typed]:
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         value = value.item()
     if parameter.is_constexpr or value is None:
@@ -544,10 +538,7 @@ def _classify(
         return _pointer(into, subject, parameter, path, pointer)
     if isinstance(value, tuple):
         item = Parameter(parameter.name)  # a declared type is for the whole parameter, not for a tuple's items
-        parts = [
-            _classify(into, f"item {i} of {subject}", item, (*path, i), v)
-            for i, v in enumerate(value)
-        ]
+        parts = [_classify(into, f"item {i} of {subject}", item, (*path, i), v) for i, v in enumerate(value)]
         make: Callable[..., Any] = type(value)._make if hasattr(value, "_make") else tuple
         name = type(value).__qualname__ if hasattr(value, "_fields") else "tuple"
         return make([tree for tree, _ in parts]), (name, *(fact for _, fact in parts))
@@ -631,9 +622,7 @@ def _pointer(
         )
     kind = f"*k{pointer.dtype}" if parameter.is_const else f"*{pointer.dtype}"
     into.leaves.append(Leaf(subject, kind, pointer.address, pointer))
-    is_divisible = (
-        parameter.is_specialized and parameter.is_alignment_specialized and pointer.address % ALIGNMENT == 0
-    )
+    is_divisible = parameter.is_specialized and parameter.is_alignment_specialized and pointer.address % ALIGNMENT == 0
     if is_divisible:
         into.divisible.add(path)
     return kind, (kind, is_divisible)

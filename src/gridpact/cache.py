@@ -1,7 +1,7 @@
 """The per-user cache folder: built native libraries and the drivers' device binaries.
 
-An entry is written to a temporary file and moved into place, carries a checksum, and is verified on read: a damaged or foreign
-entry is a miss (KEY-3). A folder that another user can write to is not used.
+An entry is written to a temporary file and moved into place, carries a checksum, and is verified on read: a damaged
+or foreign entry is a miss (KEY-3). A folder that another user can write to is not used.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shutil
 import stat
 import tempfile
 import warnings
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -41,7 +41,7 @@ def folder(kind: str) -> Path:
     return path
 
 
-@lru_cache(maxsize=None)
+@cache
 def _trusted(root: Path) -> Path:
     """Judge by owner and mode bits: as root, access() would allow everything."""
     reason = ""

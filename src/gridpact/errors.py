@@ -1,8 +1,8 @@
 """What a refused launch says: which thing, which rule, what came, what to do, and which clause.
 
-Three families, so that a caller (and the conformance suite) can tell them apart without reading text: the caller broke a
-clause (`ContractError`), the launch is valid but this device cannot do it (`UnsupportedError`), the driver said no
-(`BackendError`).
+Three families, so that a caller (and the conformance suite) can tell them apart without reading text: the caller
+broke a clause (`ContractError`), the launch is valid but this device cannot do it (`UnsupportedError`), the driver
+said no (`BackendError`).
 """
 
 from __future__ import annotations
@@ -36,9 +36,7 @@ def describe(value: object) -> str:
     return f"{text} ({type(value).__name__})"
 
 
-def sentence(
-    subject: str, rule: str, got: object = _NOTHING, remedy: str = "", clause: str = ""
-) -> str:
+def sentence(subject: str, rule: str, got: object = _NOTHING, remedy: str = "", clause: str = "") -> str:
     """Put an error into the one form that all of them have."""
     text = f"{subject}: {rule}"
     if got is not _NOTHING:
@@ -72,9 +70,7 @@ class ContractError(LaunchError):
         The clause of the contract, such as `GRID-6`.
     """
 
-    def __init__(
-        self, subject: str, rule: str, got: object = _NOTHING, remedy: str = "", clause: str = ""
-    ) -> None:
+    def __init__(self, subject: str, rule: str, got: object = _NOTHING, remedy: str = "", clause: str = "") -> None:
         super().__init__(sentence(subject, rule, got, remedy, clause))
         self.subject = subject
         self.rule = rule
@@ -115,7 +111,8 @@ class UnsupportedError(LaunchError):
         clause: str = "",
         capability: str = "",
     ) -> None:
-        super().__init__(sentence(subject, rule, got, remedy, clause))
+        # Not super(): a subclass may also be an error of Triton with a constructor of its own.
+        Exception.__init__(self, sentence(subject, rule, got, remedy, clause))
         self.subject = subject
         self.clause = clause
         self.capability = capability
@@ -131,9 +128,7 @@ class ResourceError(UnsupportedError):
     """
 
     def __init__(self, subject: str, need: int, limit: int, unit: str, remedy: str = "") -> None:
-        super().__init__(
-            subject, f"at most {limit} {unit}", need, remedy, "META-4", capability="resources"
-        )
+        super().__init__(subject, f"at most {limit} {unit}", need, remedy, "META-4", capability="resources")
         self.need = need
         self.limit = limit
         self.unit = unit
@@ -176,9 +171,7 @@ class HookError(LaunchError):
     def __init__(self, hook: str, launched: bool, error: BaseException, others: int) -> None:
         what = "The launch stands" if launched else "Nothing was launched"
         more = f" {others} more of them raised." if others else ""
-        super().__init__(
-            f"hook {hook!r}: a hook must not raise, got {describe(error)}. {what}.{more} [HOOK-5]"
-        )
+        super().__init__(f"hook {hook!r}: a hook must not raise, got {describe(error)}. {what}.{more} [HOOK-5]")
         self.hook = hook
         self.launched = launched
         self.clause = "HOOK-5"

@@ -1,6 +1,7 @@
 """The program grid: how many programs run along x, y and z.
 
-A grid counts programs, not threads, and x is the fastest axis. All numbers here are Python integers, so that no product wraps.
+A grid counts programs, not threads, and x is the fastest axis. All numbers here are Python integers, so that no
+product wraps.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def canonical_grid(grid: object, meta: Callable[[], dict[str, Any]], limits: Lim
         Programs per axis, x first: an int, a tuple or list of 1 to 3 ints, each 0 or more, or a callable that takes the
         launch's arguments by name and returns one of these. 0 on any axis is an empty launch (GRID-9).
     meta
-        Makes the mapping that a callable grid receives; called at most once, and the mapping is the callable's own (GRID-10).
+        Makes the mapping that a callable grid receives; called at most once, and the mapping is the callable's own
+        (GRID-10).
     limits
         Largest counts on the device that will run it, in programs.
 
@@ -61,22 +63,18 @@ def canonical_grid(grid: object, meta: Callable[[], dict[str, Any]], limits: Lim
                 "grid", f"a callable grid returns {_TYPES.rpartition(', or')[0]}", grid, clause="GRID-1"
             )
     axes = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
-    for name, count in zip("xyz", axes):
+    for name, count in zip("xyz", axes, strict=False):  # the length is judged below
         if isinstance(count, (bool, np.bool_)) or not isinstance(count, (int, np.integer)):
             subject = f"grid.{name}" if isinstance(grid, (tuple, list)) else "grid"
             rule = "a count of programs is an int" if subject != "grid" else f"expected {_TYPES}"
             raise ContractTypeError(subject, rule, count, clause="GRID-1")
     if not 1 <= len(axes) <= 3:
-        remedy = (
-            "Fold the axes before launching." if axes else "Give (1,) to run one program, 0 to run none."
-        )
+        remedy = "Fold the axes before launching." if axes else "Give (1,) to run one program, 0 to run none."
         raise ContractValueError("grid", "expected 1 to 3 axes", grid, remedy, "GRID-3")
     x, y, z = (*map(int, axes), 1, 1)[:3]
-    for name, count, limit in zip("xyz", (x, y, z), limits.programs):
+    for name, count, limit in zip("xyz", (x, y, z), limits.programs, strict=True):
         if count < 0:
-            raise ContractValueError(
-                f"grid.{name}", "a count of programs is 0 or more", count, clause="GRID-6"
-            )
+            raise ContractValueError(f"grid.{name}", "a count of programs is 0 or more", count, clause="GRID-6")
         if count > limit:
             raise ContractValueError(
                 f"grid.{name}",

@@ -1,7 +1,8 @@
 """Observers of launches: who watches cannot steer, and while nobody watches nothing is built.
 
-The enter side is called once before the driver call in the order of registration, the exit side once after it in reverse order.
-An exit is called for each observer whose enter returned, also when the launch or another hook fails, as `with` does it.
+The enter side is called once before the driver call in the order of registration, the exit side once after it in
+reverse order. An exit is called for each observer whose enter returned, also when the launch or another hook fails,
+as `with` does it.
 """
 
 from __future__ import annotations
@@ -78,9 +79,7 @@ def observers_of(kernel: object) -> tuple[Observer, ...]:
     return tuple(o for o in _observers if o.kernel is None or o.kernel is kernel)
 
 
-def launched_under(
-    observers: tuple[Observer, ...], metadata: LaunchMetadata, driver_call: Callable[[], None]
-) -> None:
+def launched_under(observers: tuple[Observer, ...], metadata: LaunchMetadata, driver_call: Callable[[], None]) -> None:
     """Make the driver call between the enter and exit hooks of the observers.
 
     Raises
@@ -109,9 +108,7 @@ def launched_under(
         raise HookError(name, launched, error, len(failed) - 1) from error
 
 
-def _returned(
-    hook: Hook, metadata: LaunchMetadata, failed: list[tuple[Hook, BaseException]]
-) -> bool:
+def _returned(hook: Hook, metadata: LaunchMetadata, failed: list[tuple[Hook, BaseException]]) -> bool:
     try:
         hook(metadata)
     except BaseException as error:  # reported by launched_under, after the other hooks had their turn

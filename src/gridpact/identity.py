@@ -1,7 +1,7 @@
 """What is the same kernel: one typed key for all that can change a binary (KEY-1).
 
-Values are told apart by type as well as by value: 1, True and 1.0 differ, 0.0 and -0.0 differ, NaN is itself. The digest of a
-key is the same in every process.
+Values are told apart by type as well as by value: 1, True and 1.0 differ, 0.0 and -0.0 differ, NaN is itself. The
+digest of a key is the same in every process.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Key:
     Parameters
     ----------
     facts
-        Name -> typed value: source, arguments with types and specialization classes, options after their defaults, target,
-        toolchain, environment switches.
+        Name -> typed value: source, arguments with types and specialization classes, options after their defaults,
+        target, toolchain, environment switches.
     """
 
     __slots__ = ("_hash", "facts")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
@@ -52,6 +53,7 @@ class CompiledKernel:
 
     @property
     def asm(self) -> Mapping[str, str | bytes]:
+        """Stage name -> text or bytes, the binary among them."""
         return self.binary.asm
 
     @property
@@ -61,14 +63,17 @@ class CompiledKernel:
 
     @property
     def metadata(self) -> KernelMetadata:
+        """What launches depend on."""
         return self.binary.metadata
 
     @property
     def name(self) -> str:
+        """Name of the kernel inside the binary."""
         return self.metadata.name
 
     @property
     def hash(self) -> str:
+        """Digest of the identity."""
         return self.key.digest
 
     def check_launch(self, programs: Grid) -> None:
@@ -77,18 +82,14 @@ class CompiledKernel:
         path.check_threads_in_launch(programs, self.metadata.threads, self.device)
 
     def __getitem__(self, grid: object) -> Callable[..., CompiledKernel]:
-        """Launch this very binary: `compiled[grid](*args)`; arguments that it was not built for are refused (SPEC-1)."""
+        """Launch this very binary: `compiled[grid](*args)`; arguments it was not built for are refused (SPEC-1)."""
 
         def launch_binary(*args: object, stream: object = None) -> CompiledKernel:
             options = {name: self.metadata.fields[name] for name in self.device.options if name in self.metadata.fields}
             given = {"stream": stream, "device": self.device.name}
             call = path.bind(self.fn, args, given)
             call.options = options
-            differs = [
-                name
-                for name, fact in call.arguments.facts
-                if dict(self.key.facts).get(name) != fact
-            ]
+            differs = [name for name, fact in call.arguments.facts if dict(self.key.facts).get(name) != fact]
             if differs:
                 raise ContractValueError(
                     f"{differs[0]} of {self.name!r}",
@@ -111,8 +112,8 @@ class CompiledKernel:
 class Kernel:
     """A jitted function: launched as `kernel[grid](*args, **options)`, called as a helper inside other kernels.
 
-    Made by `gridpact.jit`. Attributes that Triton's own decorators and tools look for are here: `fn`, `arg_names`, `run`,
-    `warmup`.
+    Made by `gridpact.jit`. Attributes that Triton's own decorators and tools look for are here: `fn`, `arg_names`,
+    `run`, `warmup`.
     """
 
     def __init__(
@@ -140,6 +141,10 @@ class Kernel:
         self.lock = threading.RLock()
         self.compiled: dict[Key, CompiledKernel] = {}
         self._source: Source | None = None
+        if "triton" in sys.modules:  # so that triton.autotune can decorate it, with a GPU or without
+            from gridpact import triton
+
+            triton.register()
 
     @property
     def arg_names(self) -> list[str]:
@@ -187,6 +192,7 @@ class Kernel:
         return path.compiled_for(call)
 
     def __call__(self, *args: object, **kwargs: object) -> None:
+        """Refuse: a kernel is launched over a grid."""
         raise ContractTypeError(
             f"kernel {self.__name__!r}",
             "a kernel is launched over a grid, not called",
@@ -200,7 +206,7 @@ class Kernel:
 
 def _tensor_of(value: object) -> object:
     """Turn the dtype that stands for a tensor in `warmup` into an aligned pointer."""
-    if isinstance(value, np.dtype) or isinstance(value, type) and issubclass(value, np.generic):
+    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
         name = np.dtype(value).name
     elif type(value).__module__ == "torch" and type(value).__name__ == "dtype":
         name = str(value).rpartition(".")[2]
@@ -231,11 +237,11 @@ def jit(fn: Callable[..., Any] | None = None, /, **options: Any) -> Kernel | Cal
     Parameters
     ----------
     fn
-        The function. Its parameters may be annotated: `tl.constexpr` for constants of the binary, `tl.const` for a tensor that is
-        only read, `tl.int64`, `tl.float16`, ... for numbers of a fixed type.
+        The function. Its parameters may be annotated: `tl.constexpr` for constants of the binary, `tl.const` for a
+        tensor that is only read, `tl.int64`, `tl.float16`, ... for numbers of a fixed type.
     do_not_specialize
-        Names or positions of parameters whose value must not choose among binaries; 1 and multiples of 16 are then values like
-        any other.
+        Names or positions of parameters whose value must not choose among binaries; 1 and multiples of 16 are then
+        values like any other.
     do_not_specialize_on_alignment
         The same for divisibility by 16 alone.
     launch_metadata
@@ -268,4 +274,3 @@ def jit(fn: Callable[..., Any] | None = None, /, **options: Any) -> Kernel | Cal
     if not isinstance(fn, FunctionType):
         raise ContractTypeError("gridpact.jit", "expected a Python function", fn, clause="ARG-1")
     return Kernel(fn, **options)
-

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gridpact import backends, hooks
 from gridpact.arguments import Classified, classify
 from gridpact.backends.protocol import Device, LaunchDesc, StreamRef
-from gridpact.errors import ContractValueError, UnsupportedError
+from gridpact.errors import ContractValueError
 from gridpact.grid import Grid, canonical_grid
 from gridpact.identity import Key, typed
 from gridpact.metadata import LaunchMetadata, check_option_names, resolve_options
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "bind", "compiled_for", "launch"]
 
-_LAUNCH_OPTIONS = ("device", "stream")  # options of the launch and not of the binary; a kernel's parameter of that name wins
+_LAUNCH_OPTIONS = (
+    "device",
+    "stream",
+)  # options of the launch and not of the binary; a kernel's parameter of that name wins
 
 
 @dataclass
@@ -188,11 +191,7 @@ def check_threads_in_launch(programs: Grid, threads: int, device: Device) -> Non
     x, y, z = programs
     limit = device.limits.threads_in_launch
     if x * y * z * threads > limit:
-        raise UnsupportedError(
-            "grid",
-            f"at most {limit} threads in one launch on {device.name}, {x} x {y} x {z} programs of {threads} threads are "
-            f"{x * y * z * threads}",
-            remedy="Launch in parts.",
-            clause="GRID-7",
-            capability="threads_in_launch",
+        threads_in_launch = f"{x} x {y} x {z} programs of {threads} threads"
+        raise ContractValueError(
+            "grid", f"at most {limit} threads in one launch on {device.name}", threads_in_launch, "Launch in parts.", "GRID-7"
         )

@@ -65,8 +65,9 @@ class KernelMetadata:
 class LaunchMetadata(Mapping[str, Any]):
     """What observers of one launch see: read-only, and built when first looked at (HOOK-3, HOOK-4).
 
-    Keys: `name`, `function` (the driver's kernel handle), `stream`, `hash` (identity of the binary), `grid` (three ints, x first),
-    `device`, `num_warps`, `shared` (bytes), `arguments` (by name), and what the kernel's own `launch_metadata=` function returned.
+    Keys: `name`, `function` (the driver's kernel handle), `stream`, `hash` (identity of the binary), `grid` (three
+    ints, x first), `device`, `num_warps`, `shared` (bytes), `arguments` (by name), and what the kernel's own
+    `launch_metadata=` function returned.
     """
 
     def __init__(self, build: Callable[[], dict[str, Any]]) -> None:
@@ -104,8 +105,8 @@ class Option:
     default
         Its value when not given.
     policy
-        `applied`: it changes the binary or the launch. `default only`: any other value is refused. `irrelevant`: taken and without
-        effect on this device, for the reason given.
+        `applied`: it changes the binary or the launch. `default only`: any other value is refused. `irrelevant`:
+        taken and without effect on this device, for the reason given.
     reason
         Why it is not applied.
     check
@@ -125,7 +126,9 @@ def nearest_name(name: str, known: Iterable[str]) -> str:
     return f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(sorted(known))}."
 
 
-def check_option_names(given: Iterable[str], table: Iterable[str], kernel: str, params: Iterable[str], device: str) -> None:
+def check_option_names(
+    given: Iterable[str], table: Iterable[str], kernel: str, params: Iterable[str], device: str
+) -> None:
     """Refuse a keyword that is neither a parameter of the kernel nor an option of the device (META-3)."""
     known = set(table)
     for name in given:

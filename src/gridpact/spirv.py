@@ -1,7 +1,7 @@
 """SPIR-V at the level of its words: what a module declares, and the module without what a CPU runtime refuses.
 
-Numbers are those of the SPIR-V specification 1.6 (sections 3.31 Capability, 3.6 Execution Mode, 3.49 Instructions) and of the
-registered extensions of Intel.
+Numbers are those of the SPIR-V specification 1.6 (sections 3.31 Capability, 3.6 Execution Mode, 3.49 Instructions)
+and of the registered extensions of Intel.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _ENTRY_POINT, _EXECUTION_MODE, _CAPABILITY = 15, 16, 17
 _TYPE_BOOL, _TYPE_INT, _TYPE_FLOAT, _TYPE_POINTER, _TYPE_FUNCTION, _FUNCTION = 20, 21, 22, 32, 33, 54
 
 _ASM_INTEL: Final = 5606
-# Intel's KernelAttributesINTEL and its MaxWorkgroupSizeINTEL: the CPU runtime refuses modules that declare them. Nothing then
-# checks the work-group size, so the launcher has to.
+# Intel's KernelAttributesINTEL and its MaxWorkgroupSizeINTEL: the CPU runtime refuses modules that declare them.
+# Nothing then checks the work-group size, so the launcher has to.
 _CPU_REFUSES_CAPABILITY: Final = 5892
 _CPU_REFUSES_MODE: Final = 5893
 _WORKGROUP: Final = 4  # storage class of local memory

@@ -1,9 +1,10 @@
 """What a kernel reaches outside its parameters: helper functions and captured names, as Python means them.
 
-A `Source` is one function with the values of all names that it mentions (closure cells before globals, as Python has it); a name
-that holds a jitted helper holds that helper's own `Source`. The toolchain compiles from these values and from nothing else, and
-their fingerprint is part of the kernel's identity, so that what was compiled in is what the key says. The standard library of
-the kernel language (`triton.*`) is not walked: the toolchain's version stands for it.
+A `Source` is one function with the values of all names that it mentions (closure cells before globals, as Python has
+it); a name that holds a jitted helper holds that helper's own `Source`. The toolchain compiles from these values and
+from nothing else, and their fingerprint is part of the kernel's identity, so that what was compiled in is what the
+key says. The standard library of the kernel language (`triton.*`) is not walked: the toolchain's version stands for
+it.
 """
 
 from __future__ import annotations
@@ -71,15 +72,11 @@ def _read_text(function: FunctionType) -> Text:
         ) from error
     start = re.search(r"^def\s+\w+\s*\(", lines, re.MULTILINE)
     if start is None:
-        raise ContractTypeError(
-            f"kernel {name!r}", "expected a function made by def", function, clause="KEY-1"
-        )
+        raise ContractTypeError(f"kernel {name!r}", "expected a function made by def", function, clause="KEY-1")
     source = lines[start.start() :]
     local = {*function.__code__.co_varnames, *function.__code__.co_cellvars}
     body = ast.parse(source).body[0]
-    names = dict.fromkeys(
-        path for node in getattr(body, "body", ()) for path in _paths(node) if path[0] not in local
-    )
+    names = dict.fromkeys(path for node in getattr(body, "body", ()) for path in _paths(node) if path[0] not in local)
     return Text(source, tuple(names))
 
 

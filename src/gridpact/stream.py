@@ -1,7 +1,7 @@
 """Streams: where launches of one device run in order.
 
-A stream passes through the frontend untouched, by identity; only the backend knows what its handle is. A bare integer is never
-a stream: a raw handle comes in through `Stream.from_handle`, which says whose it is.
+A stream passes through the frontend untouched, by identity; only the backend knows what its handle is. A bare integer
+is never a stream: a raw handle comes in through `Stream.from_handle`, which says whose it is.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Stream:
 
     Notes
     -----
-    `Stream("sycl:cpu")` makes a new one; `Stream.from_handle` takes one that something else owns. The stream object keeps the
-    native one alive: it is released when the object is closed or dropped, after the launches in flight.
+    `Stream("sycl:cpu")` makes a new one; `Stream.from_handle` takes one that something else owns. The stream object
+    keeps the native one alive: it is released when the object is closed or dropped, after the launches in flight.
     """
 
     def __init__(self, device: str, *, in_order: bool = True) -> None:

@@ -1,8 +1,8 @@
 """The installed Triton, 3.3 to 3.9, as a compiler without a live driver.
 
-Triton's stages are run one after another by a loop of our own: no driver is asked, none of Triton's caches is used, nothing is
-patched. What differs between Triton's versions lives in this file and nowhere else. A kernel is compiled from its `Source`, so
-that names mean what Python means by them (Triton 3.3 alone ignores closures).
+Triton's stages are run one after another by a loop of our own: no driver is asked, none of Triton's caches is used,
+nothing is patched. What differs between Triton's versions lives in this file and nowhere else. A kernel is compiled
+from its `Source`, so that names mean what Python means by them (Triton 3.3 alone ignores closures).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import ModuleType
 from typing import Any, Final
 
@@ -141,7 +141,7 @@ def _gpu_target(target: Target) -> Any:
     return GPUTarget(target.backend, arch, target.threads_per_warp)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _backend(target: Target) -> Any:
     """Give Triton's own compiler backend for a target, made without a device."""
     installed()
@@ -161,9 +161,9 @@ def _backend(target: Target) -> Any:
     )
 
 
-@lru_cache(maxsize=None)
+@cache
 def deviceless(base: type) -> type:
-    """Derive from Intel's backend one that is made without a device: its own `__init__` builds and loads a probe module."""
+    """Derive from Intel's backend one that is made without a device: its own `__init__` loads a probe module."""
 
     class Deviceless(base):  # type: ignore[misc]
         def __init__(self, target: Any) -> None:
@@ -193,7 +193,9 @@ def resolved_options(target: Target, options: Mapping[str, Any]) -> dict[str, An
     try:
         return dict(vars(backend.parse_options(dict(options))))
     except (AssertionError, ValueError, TypeError) as error:
-        raise ContractTypeError("options", f"refused by the toolchain: {error}", dict(options), clause="META-2") from error
+        raise ContractTypeError(
+            "options", f"refused by the toolchain: {error}", dict(options), clause="META-2"
+        ) from error
 
 
 def environment() -> Typed:
@@ -282,7 +284,7 @@ def _view(source: Source, target: Target, made: dict[Source, Any], **options: An
 
 
 def _helper_view(source: Source, target: Target, made: dict[Source, Any]) -> Any:
-    """Build a helper with a symbol of its own: Triton shares one symbol among helpers of one name, whatever they captured."""
+    """Build a helper with a symbol of its own: Triton shares one among helpers of one name, whatever they captured."""
     view = _view(source, target, made)
     view.__name__ = view.__qualname__ = view._fn_name = f"{source.function.__name__}_{source.digest[:16]}"
     return view
@@ -343,17 +345,14 @@ def _compile(
     name: Callable[[Any], str] | None,
 ) -> Binary:
     backend = _backend(target)
-    from triton.compiler import ASTSource
-
     from triton._C.libtriton import ir
+    from triton.compiler import ASTSource
 
     version = installed().version
     parsed = backend.parse_options(dict(options))
     made: dict[Source, Any] = {}
     kernel = _view(source, target, made, repr=name)
-    constants = {
-        path: _view_of_constant(value, target, made) for path, value in arguments.constants.items()
-    }
+    constants = {path: _view_of_constant(value, target, made) for path, value in arguments.constants.items()}
     signature = {key: _types(tree, version) for key, tree in arguments.types.items()}
     attributes = {path: [["tt.divisibility", ALIGNMENT]] for path in sorted(arguments.divisible)}
     ast_source = ASTSource(kernel, signature, constants, attributes)
@@ -392,7 +391,7 @@ def _types(tree: TypeTree, version: tuple[int, int]) -> TypeTree:
 
 
 def _kernel_metadata(fields: Mapping[str, Any], target: Target) -> KernelMetadata:
-    """Read a launch's facts from the metadata as the last stage left it (META-1); versions lack fields, so with defaults."""
+    """Read a launch's facts from the metadata as the last stage left it (META-1); versions lack some fields."""
     if target.backend == "xpu":
         threads_per_warp = fields.get("threads_per_warp", target.threads_per_warp)
     else:
@@ -422,5 +421,5 @@ def out_of_resources(error: ResourceError) -> ResourceError:
     """Give a resource error as one that is also Triton's `OutOfResources`."""
     same = _out_of_resources()(error.subject, error.need, error.limit, error.unit)
     same.args = error.args
+    same.required, same.name = error.need, error.subject  # type: ignore[attr-defined]
     return same
-

@@ -1,6 +1,7 @@
 """The boundary between frontend and backend: what a device is, and the one struct that reaches it at a launch.
 
-A backend never sees Python arguments' objects, launch options or hooks; the frontend never sees what a stream handle is.
+A backend never sees Python arguments' objects, launch options or hooks; the frontend never sees what a stream handle
+is.
 """
 
 from __future__ import annotations
@@ -129,9 +130,7 @@ class Device(Protocol):
     def identity(self, options: Mapping[str, Any]) -> tuple[tuple[str, Typed], ...]:
         """Give the facts of a key that device, toolchain and options make; options are resolved."""
 
-    def compile(
-        self, source: Source, arguments: Classified, options: Mapping[str, Any], name: Any
-    ) -> Binary:
+    def compile(self, source: Source, arguments: Classified, options: Mapping[str, Any], name: Any) -> Binary:
         """Make the binary; touches no driver."""
 
     def load(self, binary: Binary, leaves: Sequence[Leaf], stream: StreamRef) -> Any:

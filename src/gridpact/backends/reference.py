@@ -1,6 +1,7 @@
 """The executable definition of a launch: nested loops over a Python function that asks for its program ids.
 
-Slow and obvious on purpose. A kernel for it is a plain Python function over the arguments themselves (NumPy arrays, numbers):
+Slow and obvious on purpose. A kernel for it is a plain Python function over the arguments themselves (NumPy arrays,
+numbers):
 
     @gridpact.jit
     def count(out):
@@ -98,9 +99,7 @@ class ReferenceDevice:
 
     def check_reach(self, subject: str, pointer: Pointer) -> None:
         if pointer.device not in ("host", "any"):
-            raise ContractValueError(
-                subject, f"expected host memory, it is on {pointer.device}", clause="DEVICE-1"
-            )
+            raise ContractValueError(subject, f"expected host memory, it is on {pointer.device}", clause="DEVICE-1")
 
     def check_resources(self, metadata: KernelMetadata, subject: str) -> None:
         return None

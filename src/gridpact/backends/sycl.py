@@ -1,10 +1,12 @@
 """Triton kernels through SYCL: the CPU by way of OpenCL, and Intel GPUs by way of Level Zero, with the same code.
 
-A program becomes a work-group of a `sycl::nd_range<3>`. This is the only file that knows the device's order of axes: SYCL's last
-dimension is the fastest, so (x, y, z) programs become the range (z, y, x * threads), and names in that order end in `_zyx`.
+A program becomes a work-group of a `sycl::nd_range<3>`. This is the only file that knows the device's order of axes:
+SYCL's last dimension is the fastest, so (x, y, z) programs become the range (z, y, x * threads), and names in that
+order end in `_zyx`.
 
-The CPU runtime checks little: zero sizes, partial groups and wrapped counts pass in silence. So everything is checked here or
-before. An Intel GPU takes the same path without the CPU's filter and with its own loader; that part could not be run here.
+The CPU runtime checks little: zero sizes, partial groups and wrapped counts pass in silence. So everything is checked
+here or before. An Intel GPU takes the same path without the CPU's filter and with its own loader; that part could not
+be run here.
 """
 
 from __future__ import annotations
@@ -105,7 +107,7 @@ _Three = ctypes.c_uint64 * 3
 
 
 class _Native:
-    """Our own library over `sycl::queue`, built with the machine's compiler: build logs, device binaries, 64-bit ranges."""
+    """Our own library over `sycl::queue`, built at first use: build logs, device binaries, 64-bit ranges."""
 
     name = "native"
     threads_in_launch = 2**64 - 1  # sycl::range counts in size_t
@@ -168,9 +170,19 @@ class _Native:
             threads, local, units, fp64, fp16, host, *sizes = numbers[:written]
             found.append(
                 _Found(
-                    index, kind, via, product, driver, threads, local, units,
-                    bool(fp64), bool(fp16), bool(host), tuple(sizes),
-                )  # fmt: skip
+                    index,
+                    kind,
+                    via,
+                    product,
+                    driver,
+                    threads,
+                    local,
+                    units,
+                    bool(fp64),
+                    bool(fp16),
+                    bool(host),
+                    tuple(sizes),
+                )
             )
         return found
 
@@ -261,7 +273,7 @@ class _LocalAccessor(ctypes.Structure):
 
 
 class _Dpctl:
-    """dpctl's C library, where there is no compiler: no build log, no device binaries, fewer than 2^31 threads a launch."""
+    """dpctl's C library, where there is no compiler: no build log, no device binaries, less than 2^31 threads."""
 
     name = "dpctl"
     threads_in_launch = 2**31 - 1  # its build of the runtime's headers refuses ids past int
@@ -388,7 +400,7 @@ class _Dpctl:
 
 
 def _libsycl(folder: Path) -> Path:
-    """The runtime by its full soname: `libsycl.so` alone would be a second copy beside dpctl's."""
+    """Give the runtime by its full soname: `libsycl.so` alone would be a second copy beside dpctl's."""
     return next(path for path in sorted(folder.glob("libsycl.so.?")))
 
 
@@ -572,9 +584,7 @@ class SyclDevice:
             *((f"option {name}", typed(value)) for name, value in sorted(resolved.items())),
         )
 
-    def compile(
-        self, source: Source, arguments: Classified, options: Mapping[str, Any], name: Any
-    ) -> toolchain.Binary:
+    def compile(self, source: Source, arguments: Classified, options: Mapping[str, Any], name: Any) -> toolchain.Binary:
         return toolchain.compile_kernel(source, arguments, self.target, options, name=name)
 
     def load(self, binary: toolchain.Binary, leaves: Sequence[Leaf], stream: StreamRef) -> _Kernel:
@@ -589,7 +599,7 @@ class SyclDevice:
         return kernel
 
     def _check_parameters(self, binary: toolchain.Binary, leaves: Sequence[Leaf]) -> None:
-        """Compare how arguments are packed with what the module itself declares: a mismatch would be silent corruption."""
+        """Compare how arguments are packed with what the module declares: a mismatch would be silent corruption."""
         entry = spirv.entry_of(binary.code)
         subject = f"kernel {binary.metadata.name!r}"
         if entry.has_inline_assembly and self.is_cpu:
@@ -629,7 +639,9 @@ class SyclDevice:
             cache.write("device", key, made)
             return kernel
         except BackendError as error:
-            raise BackendError(f"kernel {name!r}", error.call, str(error).partition("failed: ")[2], error.log) from error
+            raise BackendError(
+                f"kernel {name!r}", error.call, str(error).partition("failed: ")[2], error.log
+            ) from error
 
     # -- checks
 
@@ -646,7 +658,11 @@ class SyclDevice:
     def check_resources(self, metadata: KernelMetadata, subject: str) -> None:
         if metadata.threads > self.limits.threads:
             raise ResourceError(
-                f"threads of a program of {subject}", metadata.threads, self.limits.threads, "threads", "Lower num_warps."
+                f"threads of a program of {subject}",
+                metadata.threads,
+                self.limits.threads,
+                "threads",
+                "Lower num_warps.",
             )
         if metadata.shared > self.limits.shared_bytes:
             raise ResourceError(
@@ -668,9 +684,7 @@ class SyclDevice:
                 raise ContractValueError("stream", f"expected a queue of {self.name}", stream, clause="STREAM-5")
             return StreamRef(handle, stream)
         remedy = "Wrap a raw handle with gridpact.Stream.from_handle." if isinstance(stream, int) else ""
-        raise ContractTypeError(
-            "stream", "expected a gridpact.Stream or a dpctl.SyclQueue", stream, remedy, "STREAM-5"
-        )
+        raise ContractTypeError("stream", "expected a gridpact.Stream or a dpctl.SyclQueue", stream, remedy, "STREAM-5")
 
     def default_stream(self) -> StreamRef:
         _check_process(self.name)
@@ -727,9 +741,10 @@ def _named_devices() -> dict[str, _Found]:
     """Name what the runtime lists: one CPU, and the GPUs that Level Zero has, in its order."""
     with _opening:
         _, found = _runtime()
-    named = {"sycl:cpu": device for device in found if device.kind == "cpu" and device.via == "opencl"}
+    cpus = [device for device in found if device.kind == "cpu" and device.via == "opencl"]
     gpus = [device for device in found if device.kind == "gpu" and device.via == "level_zero"]
-    return named | {f"sycl:gpu:{i}": device for i, device in enumerate(gpus)}
+    named = {f"sycl:gpu:{i}": gpu for i, gpu in enumerate(gpus)}
+    return {"sycl:cpu": cpus[0], **named} if cpus else named
 
 
 def device_names() -> list[str]:
@@ -739,7 +754,7 @@ def device_names() -> list[str]:
         return ["sycl:cpu"]
 
 
-@lru_cache(maxsize=None)
+@lru_cache(maxsize=64)
 def _opened(name: str) -> SyclDevice:
     named = _named_devices()
     if name not in named:

@@ -1,6 +1,7 @@
 """Native parts, built with the machine's own compiler at first use into the per-user cache.
 
-They are not built by pip: the SYCL headers come with an optional package, which a build environment would download for everybody.
+They are not built by pip: the SYCL headers come with an optional package, which a build environment would download
+for everybody.
 """
 
 from __future__ import annotations

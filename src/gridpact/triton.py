@@ -1,0 +1,307 @@
+"""Triton's own runtime on gridpact's devices: plain `@triton.jit` programs, unmodified, through our launcher.
+
+    triton.runtime.driver.set_active(gridpact.triton.driver("sycl:cpu"))
+
+From then on `kernel[grid](...)` of Triton ends in a `Launcher` of the shape that Triton and its backends share: three counts, a
+stream, a compiled kernel, its metadata, launch metadata, two hooks, the arguments. Nothing of Triton is patched: a backend with
+a target name of its own is added to Triton's table, and the driver is made active by the user.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, Final
+
+from gridpact import backends, toolchain
+from gridpact.arguments import Leaf, Pointer, TypeTree, encode, pointer_of
+from gridpact.backends.protocol import Device, LaunchDesc, StreamRef
+from gridpact.errors import ContractTypeError, UnsupportedError
+from gridpact.grid import canonical_grid
+from gridpact.launch import check_threads_in_launch
+from gridpact.metadata import KernelMetadata, resolve_options
+from gridpact.stream import current_stream
+
+__all__ = ["Launcher", "benchmark", "driver", "register"]
+
+_ENTRY: Final = "gridpact"
+_TARGET: Final = "sycl"  # a name that no other backend of Triton answers to
+
+
+def driver(device: str = "sycl:cpu") -> Any:
+    """Give Triton's runtime a driver for a device of gridpact.
+
+    Parameters
+    ----------
+    device
+        Name of a SYCL device.
+
+    Returns
+    -------
+    A `triton.backends.driver.DriverBase`, for `triton.runtime.driver.set_active`. Set it before `@triton.autotune` decorates
+    anything: Triton 3.3 asks the active driver right there.
+
+    Raises
+    ------
+    UnsupportedError
+        The device is not usable, or the installed Triton has no backend for it.
+    """
+    register()
+    return _driver_class()(backends.open_device(device))
+
+
+class Launcher:
+    """The shared boundary's launcher: made once per compiled kernel, called once per launch.
+
+    Parameters
+    ----------
+    device
+        The device that it launches on.
+    signature
+        Parameter -> type tree, as Triton compiled it; `constexpr` parameters are passed and not used.
+    metadata
+        The compiled kernel's metadata, after compilation (META-1).
+    """
+
+    def __init__(self, device: Device, signature: Mapping[str, TypeTree], metadata: Any) -> None:
+        self.device = device
+        self.signature = signature
+        self.metadata = KernelMetadata(
+            metadata.name, metadata.num_warps, metadata.threads_per_warp, metadata.shared, metadata.num_ctas
+        )
+        given = {name: _as_tuple(getattr(metadata, name, None)) for name in device.options}
+        narrow = {name: option for name, option in device.options.items() if option.policy == "default only"}
+        resolve_options({name: given[name] for name in narrow if hasattr(metadata, name)}, narrow, device.name)
+        device.check_resources(self.metadata, repr(metadata.name))
+
+    def __call__(
+        self,
+        grid_x: int,
+        grid_y: int,
+        grid_z: int,
+        stream: object,
+        function: toolchain.Binary,
+        kernel_metadata: object,
+        launch_metadata: object,
+        enter_hook: Callable[[object], object] | None,
+        exit_hook: Callable[[object], object] | None,
+        *args: object,
+    ) -> None:
+        """Launch, or refuse by name; an empty grid is a launch of nothing that no hook sees (GRID-9)."""
+        device = self.device
+        x, y, z = canonical_grid((grid_x, grid_y, grid_z), dict, device.limits)
+        leaves = list(self._leaves(args))
+        check_threads_in_launch((x, y, z), self.metadata.threads, device)
+        if 0 in (x, y, z):
+            return
+        pointers = [leaf.pointer for leaf in leaves if leaf.pointer is not None]
+        is_default = stream is None or isinstance(stream, StreamRef)
+        ref = stream if isinstance(stream, StreamRef) else device.accept_stream(stream or current_stream())
+        desc = LaunchDesc(
+            x,
+            y,
+            z,
+            self.metadata.threads,
+            self.metadata.shared,
+            self.metadata.num_ctas,
+            ref,
+            device.load(function, leaves, ref),
+            leaves,
+            (*((pointer.tensor, pointer.export) for pointer in pointers), function),
+            is_default and any(pointer.device in ("host", "any") for pointer in pointers),
+        )
+        if enter_hook is not None:
+            enter_hook(launch_metadata)
+        try:
+            device.launch(desc)
+        finally:
+            if exit_hook is not None:
+                exit_hook(launch_metadata)
+
+    def _leaves(self, args: Sequence[object]) -> Iterator[Leaf]:
+        if len(args) != len(self.signature):
+            raise ContractTypeError(
+                f"kernel {self.metadata.name!r}", f"expected {len(self.signature)} arguments", len(args), clause="ARG-1"
+            )
+        for (name, tree), value in zip(self.signature.items(), args, strict=True):
+            yield from self._leaf(f"argument {name!r} of {self.metadata.name!r}", tree, value)
+
+    def _leaf(self, subject: str, tree: TypeTree, value: Any) -> Iterator[Leaf]:
+        if isinstance(tree, (tuple, list)):
+            for i, (item, part) in enumerate(zip(tree, value, strict=True)):
+                yield from self._leaf(f"item {i} of {subject}", item, part)
+        elif tree == "constexpr":
+            return
+        elif not tree.startswith("*"):
+            yield Leaf(subject, tree.replace("u1", "i1"), encode(subject, tree.replace("u1", "i1"), value))
+        else:
+            dtype = tree.lstrip("*k")
+            pointer = Pointer(dtype, value, "any", False, None) if isinstance(value, int) else pointer_of(subject, value)
+            if pointer is None:
+                raise ContractTypeError(subject, f"compiled for {tree}, expected a tensor", value, clause="ARG-3")
+            if pointer.dtype != dtype and not (dtype, pointer.dtype) == ("u1", "i1"):
+                raise ContractTypeError(subject, f"compiled for {tree}", f"*{pointer.dtype}", clause="ARG-3")
+            self.device.check_reach(subject, pointer)
+            yield Leaf(subject, tree, pointer.address, pointer)
+
+
+def _as_tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value  # JSON of Triton's cache knows no tuples
+
+
+def benchmark(call: Callable[[], object], quantiles: Sequence[float] | None = None, **_: object) -> Any:
+    """Time a launch for Triton's autotuner: a first call to compile, then up to 25 calls or a tenth of a second.
+
+    Returns
+    -------
+    Milliseconds per call: one number for each quantile, or the median.
+    """
+    call()
+    backends.synchronize()
+    elapsed_ms: list[float] = []
+    begin = time.perf_counter()
+    while len(elapsed_ms) < 25 and time.perf_counter() - begin < 0.1 or not elapsed_ms:
+        start = time.perf_counter()
+        call()
+        backends.synchronize()
+        elapsed_ms.append((time.perf_counter() - start) * 1e3)
+    elapsed_ms.sort()
+    at = [elapsed_ms[round(q * (len(elapsed_ms) - 1))] for q in (quantiles or (0.5,))]
+    return at if quantiles else at[0]
+
+
+@cache
+def register() -> None:
+    """Add gridpact's row to Triton's table of backends, once.
+
+    Its driver calls itself active where no other is, and then serves `@triton.autotune` with a benchmark; asked for a
+    device, it names the remedy. So kernels of gridpact can be tuned on a machine without a GPU, and plain Triton programs
+    run nowhere that the user did not name.
+    """
+    import triton.backends
+
+    triton.backends.backends[_ENTRY] = triton.backends.Backend(_compiler_class(), _stand_in_class())
+
+
+@cache
+def _compiler_class() -> type:
+    import triton.backends
+
+    base = triton.backends.backends.get("intel")
+    if base is None:
+
+        class Nothing:
+            """The compiler of a Triton without Intel's backend: serves no target."""
+
+            @staticmethod
+            def supports_target(target: Any) -> bool:
+                return False
+
+        return Nothing
+
+    class SyclCompiler(toolchain.deviceless(base.compiler)):  # type: ignore[misc]
+        """Intel's backend for the target name `sycl`, made without a device."""
+
+        @staticmethod
+        def supports_target(target: Any) -> bool:
+            return bool(target.backend == _TARGET)
+
+        def hash(self) -> str:
+            return f"gridpact-{toolchain.installed().full_version}-{sorted(self.properties.items())}"
+
+    return SyclCompiler
+
+
+@cache
+def _stand_in_class() -> type:
+    from triton.backends import backends as table
+    from triton.backends.driver import DriverBase
+
+    class StandIn(DriverBase):  # type: ignore[misc]
+        """What Triton finds where nobody made a driver active and there is no GPU."""
+
+        @classmethod
+        def is_active(cls) -> bool:
+            return not any(entry.driver.is_active() for name, entry in table.items() if name != _ENTRY)
+
+        def get_benchmarker(self) -> Callable[..., Any]:
+            return benchmark
+
+        def get_current_target(self) -> Any:
+            raise _no_driver()
+
+        def get_active_torch_device(self) -> Any:
+            raise _no_driver()
+
+        def __getattr__(self, name: str) -> Any:
+            raise _no_driver()
+
+    return StandIn
+
+
+def _no_driver() -> UnsupportedError:
+    return UnsupportedError(
+        "triton",
+        "no driver of Triton is active in this process",
+        remedy='Make one active: triton.runtime.driver.set_active(gridpact.triton.driver("sycl:cpu")).',
+        capability="driver",
+    )
+
+
+@cache
+def _driver_class() -> type:
+    from triton.backends.compiler import GPUTarget
+    from triton.backends.driver import DriverBase
+
+    class Driver(DriverBase):  # type: ignore[misc]
+        """Triton's view of one SYCL device of gridpact."""
+
+        def __init__(self, device: Any) -> None:
+            self.device = device
+            self.utils = self
+            self.launcher_cls = lambda source, metadata: Launcher(device, source.signature, metadata)
+
+        @classmethod
+        def is_active(cls) -> bool:
+            return False  # only by set_active
+
+        def get_current_target(self) -> Any:
+            return GPUTarget(_TARGET, dict(self.device.target.arch), self.device.target.threads_per_warp)
+
+        def get_current_device(self) -> int:
+            return 0
+
+        def set_current_device(self, index: int) -> None:
+            if index != 0:
+                raise ContractTypeError("device", f"{self.device.name} is the only one", index, clause="DEVICE-1")
+
+        def get_current_stream(self, index: int) -> object:
+            return current_stream() or self.device.default_stream()
+
+        def get_active_torch_device(self) -> Any:
+            import torch
+
+            return torch.device("cpu")
+
+        def get_benchmarker(self) -> Callable[..., Any]:
+            return benchmark
+
+        # Triton calls these two on `driver.utils`.
+
+        def get_device_properties(self, index: int) -> dict[str, Any]:
+            found = self.device.found
+            return {
+                "max_shared_mem": found.local_bytes,
+                "multiprocessor_count": found.compute_units,
+                "max_work_group_size": found.threads,
+                "sub_group_sizes": list(found.sub_group_sizes),
+            }
+
+        def load_binary(self, name: str, code: bytes, shared: int, build_flags: str, index: int) -> tuple[Any, ...]:
+            """Wrap the binary; it is loaded at its first launch, where arguments are known to be checked against it."""
+            metadata = KernelMetadata(name, shared=shared, build_flags=build_flags)
+            binary = toolchain.Binary({"spv": bytes(code)}, "spv", metadata)
+            return binary, binary, 0, 0
+
+    return Driver
