@@ -427,7 +427,7 @@ def encode(subject: str, kind: str, value: Any) -> int:
         low, high = _RANGES[kind]
         if not low <= value <= high:
             raise ContractOverflowError(subject, f"declared {kind}, from {low} to {high}", value, clause="ARG-2")
-        return value & (2 ** (8 * SIZES[kind]) - 1)
+        return int(value) & ((1 << 8 * SIZES[kind]) - 1)
     if not isinstance(value, (int, float)):
         raise ContractTypeError(subject, f"declared {kind}, expected a float", value, clause="ARG-2")
     try:

@@ -191,7 +191,6 @@ def check_threads_in_launch(programs: Grid, threads: int, device: Device) -> Non
     x, y, z = programs
     limit = device.limits.threads_in_launch
     if x * y * z * threads > limit:
-        threads_in_launch = f"{x} x {y} x {z} programs of {threads} threads"
-        raise ContractValueError(
-            "grid", f"at most {limit} threads in one launch on {device.name}", threads_in_launch, "Launch in parts.", "GRID-7"
-        )
+        got = f"{x} x {y} x {z} programs of {threads} threads"
+        rule = f"at most {limit} threads in one launch on {device.name}"
+        raise ContractValueError("grid", rule, got, "Launch in parts.", "GRID-7")

@@ -2,9 +2,10 @@
 
     triton.runtime.driver.set_active(gridpact.triton.driver("sycl:cpu"))
 
-From then on `kernel[grid](...)` of Triton ends in a `Launcher` of the shape that Triton and its backends share: three counts, a
-stream, a compiled kernel, its metadata, launch metadata, two hooks, the arguments. Nothing of Triton is patched: a backend with
-a target name of its own is added to Triton's table, and the driver is made active by the user.
+From then on `kernel[grid](...)` of Triton ends in a `Launcher` of the shape that Triton and its backends share: three
+counts, a stream, a compiled kernel, its metadata, launch metadata, two hooks, the arguments. Nothing of Triton is
+patched: a backend with a target name of its own is added to Triton's table, and the driver is made active by the
+user.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import cache
 from typing import Any, Final
 
 from gridpact import backends, toolchain
-from gridpact.arguments import Leaf, Pointer, TypeTree, encode, pointer_of
+from gridpact.arguments import ALIGNMENT, Leaf, Pointer, TypeTree, encode, pointer_of
 from gridpact.backends.protocol import Device, LaunchDesc, StreamRef
 from gridpact.errors import ContractTypeError, UnsupportedError
 from gridpact.grid import canonical_grid
@@ -39,8 +40,8 @@ def driver(device: str = "sycl:cpu") -> Any:
 
     Returns
     -------
-    A `triton.backends.driver.DriverBase`, for `triton.runtime.driver.set_active`. Set it before `@triton.autotune` decorates
-    anything: Triton 3.3 asks the active driver right there.
+    A `triton.backends.driver.DriverBase`, for `triton.runtime.driver.set_active`. Set it before `@triton.autotune`
+    decorates anything: Triton 3.3 asks the active driver right there.
 
     Raises
     ------
@@ -137,7 +138,8 @@ class Launcher:
             yield Leaf(subject, tree.replace("u1", "i1"), encode(subject, tree.replace("u1", "i1"), value))
         else:
             dtype = tree.lstrip("*k")
-            pointer = Pointer(dtype, value, "any", False, None) if isinstance(value, int) else pointer_of(subject, value)
+            is_address = isinstance(value, int)
+            pointer = Pointer(dtype, value, "any", False, None) if is_address else pointer_of(subject, value)
             if pointer is None:
                 raise ContractTypeError(subject, f"compiled for {tree}, expected a tensor", value, clause="ARG-3")
             if pointer.dtype != dtype and not (dtype, pointer.dtype) == ("u1", "i1"):
@@ -161,7 +163,7 @@ def benchmark(call: Callable[[], object], quantiles: Sequence[float] | None = No
     backends.synchronize()
     elapsed_ms: list[float] = []
     begin = time.perf_counter()
-    while len(elapsed_ms) < 25 and time.perf_counter() - begin < 0.1 or not elapsed_ms:
+    while (len(elapsed_ms) < 25 and time.perf_counter() - begin < 0.1) or not elapsed_ms:
         start = time.perf_counter()
         call()
         backends.synchronize()
@@ -176,8 +178,8 @@ def register() -> None:
     """Add gridpact's row to Triton's table of backends, once.
 
     Its driver calls itself active where no other is, and then serves `@triton.autotune` with a benchmark; asked for a
-    device, it names the remedy. So kernels of gridpact can be tuned on a machine without a GPU, and plain Triton programs
-    run nowhere that the user did not name.
+    device, it names the remedy. So kernels of gridpact can be tuned on a machine without a GPU, and plain Triton
+    programs run nowhere that the user did not name.
     """
     import triton.backends
 
@@ -206,6 +208,14 @@ def _compiler_class() -> type:
         @staticmethod
         def supports_target(target: Any) -> bool:
             return bool(target.backend == _TARGET)
+
+        @staticmethod
+        def get_arg_specialization(arg: Any, ty: str, **kwargs: Any) -> str:
+            """Judge alignment as Triton does, of NumPy arrays and DLPack tensors too."""
+            if ty == "tensor" and not hasattr(arg, "data_ptr"):
+                pointer = pointer_of("argument", arg)
+                return "D" if pointer is not None and pointer.address % ALIGNMENT == 0 and kwargs.get("align") else ""
+            return str(base.compiler.get_arg_specialization(arg, ty, **kwargs))
 
         def hash(self) -> str:
             return f"gridpact-{toolchain.installed().full_version}-{sorted(self.properties.items())}"

@@ -12,7 +12,7 @@ from gridpact.backends.protocol import Backend, Device, DeviceStatus
 from gridpact.errors import ContractTypeError, ContractValueError
 from gridpact.metadata import nearest_name
 
-__all__ = ["BACKENDS", "current_device", "device", "device_statuses", "open_device", "synchronize"]
+__all__ = ["BACKENDS", "current_device", "device", "device_status", "device_statuses", "open_device", "synchronize"]
 
 BACKENDS: Final[dict[str, str]] = {
     "reference": "gridpact.backends.reference",
@@ -64,6 +64,11 @@ def device(name: str) -> Iterator[Device]:
 def current_device() -> str:
     """Give the name of the innermost `with gridpact.device(name)`, else the default device."""
     return _current.get() or DEFAULT_DEVICE
+
+
+def device_status(name: str) -> DeviceStatus:
+    """Tell whether a device is usable, or why not."""
+    return _backend(name).status(name)
 
 
 def device_statuses() -> Iterator[DeviceStatus]:

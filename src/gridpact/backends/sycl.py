@@ -562,6 +562,7 @@ class SyclDevice:
         }
         self.target = toolchain.Target("xpu", tuple(sorted(arch.items())), 32, inlines_all=self.is_cpu)
         self._options: dict[str, Option] | None = None
+        self._identities: dict[Any, tuple[tuple[str, Typed], ...]] = {}  # by options and environment: a few per process
         self._default: _Queue | None = None
         self._loaded: weakref.WeakKeyDictionary[toolchain.Binary, dict[int, _Kernel]] = weakref.WeakKeyDictionary()
         self._flights: defaultdict[_Handle, deque[_Flight]] = defaultdict(deque)
@@ -576,13 +577,18 @@ class SyclDevice:
     # -- binaries
 
     def identity(self, options: Mapping[str, Any]) -> tuple[tuple[str, Typed], ...]:
-        resolved = toolchain.resolved_options(self.target, options)
-        return (
-            ("target", self.target.fact()),
-            ("toolchain", toolchain.fact()),
-            ("environment", toolchain.environment()),
-            *((f"option {name}", typed(value)) for name, value in sorted(resolved.items())),
-        )
+        environment = toolchain.environment()
+        seen = (environment, tuple((type(value), str(value)) for value in options.values()))
+        facts = self._identities.get(seen)
+        if facts is None:
+            resolved = toolchain.resolved_options(self.target, options)
+            facts = self._identities[seen] = (
+                ("target", self.target.fact()),
+                ("toolchain", toolchain.fact()),
+                ("environment", environment),
+                *((f"option {name}", typed(value)) for name, value in sorted(resolved.items())),
+            )
+        return facts
 
     def compile(self, source: Source, arguments: Classified, options: Mapping[str, Any], name: Any) -> toolchain.Binary:
         return toolchain.compile_kernel(source, arguments, self.target, options, name=name)

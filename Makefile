@@ -1,0 +1,47 @@
+# `make verify` and `make test` set everything up themselves, in .venv. The rest is for those who change gridpact.
+
+# The newest Python that Intel publishes its Triton for, else whatever there is: the reference backend needs no more.
+PYTHON ?= $(shell for p in python3.12 python3.11 python3.10 python3; do \
+	$$p -c 'import ensurepip, venv' >/dev/null 2>&1 && echo $$p && break; done)
+HAS_SYCL := $(shell $(PYTHON) -c 'import platform as p, sys; print("yes" if (3, 10) <= sys.version_info < (3, 13) \
+	and p.machine() == "x86_64" and p.system() == "Linux" else "")' 2>/dev/null)
+comma := ,
+EXTRAS := $(if $(HAS_SYCL),sycl$(comma)dev,dev)
+NEEDED_MB := $(if $(HAS_SYCL),2900,400)
+
+BIN := .venv/bin
+
+.PHONY: verify test lint versions setup clean
+
+verify: setup
+	$(BIN)/gridpact verify
+
+test: setup
+	$(BIN)/python -m pytest -n auto -m "not slow and not gpu" $(if $(HAS_SYCL),--require-device=sycl:cpu)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# What cannot share .venv: torch with Liger's kernels, upstream Triton 3.6.0 and 3.9.0. See noxfile.py.
+versions: setup
+	$(BIN)/nox
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "gridpact needs Python 3.10 or newer with pip and venv; none was found."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+		|| { echo "gridpact needs Python 3.10 or newer, $(PYTHON) is older."; exit 1; }
+	@have=$$(df -Pm . | awk 'NR == 2 { print $$4 }'); \
+		echo "Setting up .venv with $$($(PYTHON) --version): needs about $(NEEDED_MB) MB of disk, $$have MB are free."; \
+		test $$have -ge $(NEEDED_MB) || { echo "Not enough disk."; exit 1; }
+	@test -n "$(HAS_SYCL)" || echo "sycl:cpu will be missing: Intel publishes triton-xpu for CPython 3.10 to 3.12 on x86-64" \
+		"Linux only. The reference backend and its tests run."
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[$(EXTRAS)]'
+	@touch $@
+
+clean:
+	rm -rf .venv .nox build src/gridpact.egg-info

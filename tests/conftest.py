@@ -1,0 +1,38 @@
+"""Devices as fixtures: a test for each device runs on all that are here, and says by name which are not."""
+
+import pytest
+
+import gridpact
+from gridpact import backends
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--require-device",
+        action="append",
+        default=[],
+        help="fail instead of skipping where this device is not usable; may be repeated",
+    )
+
+
+def require(request, name):
+    """Skip a test where a device is not usable, or fail it if the run demands the device."""
+    status = backends.device_status(name)
+    if not status.is_usable:
+        if name in request.config.getoption("--require-device"):
+            pytest.fail(f"{name} is required: {status.reason}")
+        pytest.skip(f"{name}: {status.reason}")
+    return name
+
+
+@pytest.fixture
+def sycl(request):
+    """Name the SYCL CPU device."""
+    return require(request, "sycl:cpu")
+
+
+@pytest.fixture(params=["reference", "sycl:cpu"])
+def device(request):
+    """Name each device that runs without special hardware, one after another, and make it current."""
+    with gridpact.device(require(request, request.param)) as opened:
+        yield opened.name
