@@ -134,8 +134,8 @@ class ResourceError(UnsupportedError):
         self.unit = unit
 
 
-class BackendError(LaunchError):
-    """The driver, the runtime or a tool of theirs failed.
+class BackendError(LaunchError, RuntimeError):
+    """The driver, the runtime or a tool of theirs failed; a `RuntimeError`, as Triton would raise it.
 
     Attributes
     ----------

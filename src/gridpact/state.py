@@ -96,15 +96,30 @@ def _paths(node: ast.AST) -> Iterator[tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class Captured:
-    """One value that a function reads from outside: where, and what it was."""
+    """One value that a function reads from outside: where, what it was, and for a `tl.constexpr` what that held."""
 
     function: FunctionType
     path: tuple[str, ...]
     value: object
+    held: object
 
     def is_same(self) -> bool:
-        """Whether the name still holds the same, unchangeable object."""
-        return isinstance(self.value, _IMMUTABLE) and _resolve(self.function, self.path) is self.value
+        """Whether the name still holds the same object, and that object cannot have changed."""
+        if _resolve(self.function, self.path) is not self.value:
+            return False
+        if self.held is not _ABSENT:
+            return isinstance(self.held, _IMMUTABLE) and getattr(self.value, "value", None) is self.held
+        return (
+            isinstance(self.value, _IMMUTABLE)
+            or jitted_function(self.value) is not None
+            or type(self.value).__name__ == "dtype"
+        )
+
+
+def _held(value: object) -> object:
+    kind = type(value)
+    is_constexpr = kind.__name__ == "constexpr" and kind.__module__.startswith("triton.language")
+    return getattr(value, "value", _ABSENT) if is_constexpr else _ABSENT
 
 
 class Source:
@@ -153,7 +168,7 @@ def _read(function: FunctionType, is_noinline: bool, seen: dict[FunctionType, So
         path, value = _reached(function, full)
         if value is _ABSENT or path in source.captured:
             continue
-        source.reads.append(Captured(function, path, value))
+        source.reads.append(Captured(function, path, value, _held(value)))
         helper = jitted_function(value)
         if helper is not None and not helper.__module__.startswith("triton."):
             inner = _read(helper, bool(getattr(value, "noinline", False)), seen)

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from gridpact.arguments import ALIGNMENT, Classified, TypeTree
-from gridpact.errors import ContractTypeError, ResourceError, UnsupportedError
+from gridpact.errors import BackendError, ContractTypeError, ResourceError, UnsupportedError
 from gridpact.identity import Typed, typed
 from gridpact.metadata import KernelMetadata
 from gridpact.state import Source
@@ -330,6 +330,8 @@ def compile_kernel(
     ------
     triton.CompilationError
         The kernel is wrong; shown as Triton shows it.
+    BackendError
+        A stage of the compiler failed, or a tool that it needs is missing.
     UnsupportedError
         The toolchain cannot compile for the target.
     """
@@ -371,11 +373,22 @@ def _compile(
         module = ast_source.make_ir(backend.target, parsed, codegen, modules, context)
     asm: dict[str, str | bytes] = {}
     for stage in list(stages)[list(stages).index(ast_source.ext) :]:
-        module = stages[stage](module, metadata)
+        module = _run_stage(stage, stages[stage], module, metadata, source.function.__name__)
         asm[stage] = module if isinstance(module, (str, bytes)) else str(module)
     if version < (3, 6):
         context.disable_multithreading()  # else its thread pool is left to a fork's child
     return Binary(asm, _BINARIES[target.backend], _kernel_metadata(metadata, target))
+
+
+def _run_stage(
+    name: str, stage: Callable[[Any, dict[str, Any]], Any], module: Any, metadata: dict[str, Any], kernel: str
+) -> Any:
+    try:
+        return stage(module, metadata)
+    except Exception as error:
+        if type(error).__module__.startswith("triton"):  # Triton's own kinds, which its autotuner knows
+            raise
+        raise BackendError(f"kernel {kernel!r}", f"the compiler's stage {name!r}", str(error)) from error
 
 
 def _view_of_constant(value: Any, target: Target, made: dict[Source, Any]) -> Any:
