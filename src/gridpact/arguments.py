@@ -323,11 +323,11 @@ def _from_tensor(subject: str, tensor: Any) -> Pointer:
 
 def _from_usm(subject: str, memory: Any) -> Pointer:
     interface = memory.__sycl_usm_array_interface__
-    address, is_read_only = interface["data"]
+    address, is_writable = interface["data"]  # dpctl 0.22 says True for writable memory, unlike the NumPy interface
     dtype = np.dtype(interface["typestr"])
     name = short_dtype(subject, dtype.name)
     address += interface.get("offset", 0) * dtype.itemsize
-    return Pointer(name, address, "sycl", bool(is_read_only), memory, interface.get("syclobj"))
+    return Pointer(name, address, "sycl", not is_writable, memory, interface.get("syclobj"))
 
 
 def _from_cuda_array(subject: str, array: Any) -> Pointer:

@@ -155,8 +155,10 @@ class Kernel:
         """Options that the decorator set for every launch."""
         return {"debug": self.debug} if self.debug is not None and "debug" in device.options else {}
 
-    def source(self) -> Source:
+    def source(self, device: Device) -> Source:
         """Give the kernel's source with what it captures now; read again only if something may have changed."""
+        if not device.compiles:
+            return Source(self.fn)
         if self._source is None or not self._source.is_current():
             self._source = source_of(self.fn, self.noinline)
         return self._source

@@ -108,7 +108,7 @@ def compiled_for(call: Call) -> CompiledKernel:
     """Look a launch's binary up by its identity, or compile it: once, however many threads ask (THREAD-1)."""
     kernel = call.kernel
     with kernel.lock:
-        source = kernel.source()
+        source = kernel.source(call.device)
         key = Key(
             (
                 ("source", typed(source.digest)),

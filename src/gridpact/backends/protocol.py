@@ -124,6 +124,10 @@ class Device(Protocol):
         """Lower-case names of what the device can do beyond the plain launch."""
 
     @property
+    def compiles(self) -> bool:
+        """Whether captured values are compiled in; False where the Python function itself runs and reads them."""
+
+    @property
     def options(self) -> Mapping[str, Option]:
         """Launch options and what becomes of each (META-2)."""
 

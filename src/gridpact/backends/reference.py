@@ -77,6 +77,7 @@ class ReferenceDevice:
     """The one device of this backend; see `backends.protocol.Device` for what its methods mean."""
 
     name = _NAME
+    compiles = False
     limits = Limits(_NAME, (_UNBOUNDED,) * 3, 1, 0, _UNBOUNDED)
     capabilities = frozenset({"fp16", "fp64", "host_memory"})
     options: Mapping[str, Option] = {

@@ -85,20 +85,23 @@ def _same(what: str, due: object, seen: object) -> None:
 
 
 def _seen(grid: tuple[int, int, int]) -> Memory:
-    return np.full((math.prod(grid) + 1) * 7, _POISON, np.int32)  # one program more, which must stay poisoned
+    """Make poisoned memory for `coordinates`, with room for a launcher that exchanges axes: it must not hit other memory."""
+    x, y, _ = grid
+    longest = max(grid)
+    return np.full((longest * x * y + longest * x + longest + 1) * 7, _POISON, np.int32)
 
 
 def _check_coordinates(subject: Subject, given: object, grid: tuple[int, int, int], **options: object) -> None:
     """Launch with `given` and demand that exactly the programs of `grid` ran, each once."""
     x, y, z = grid
     seen = _seen(grid)
-    seen[:-7:7] = 0  # the counters
-    subject.launch("coordinates", given, seen, x, y, **options)
-    due = np.full_like(seen, _POISON)
-    rows = due[:-7].reshape(z, y, x, 7)
+    seen[::7] = 0  # the counters
+    due = seen.copy()
+    rows = due[: x * y * z * 7].reshape(z, y, x, 7)
     rows[..., 0] = 1
     rows[..., 3], rows[..., 2], rows[..., 1] = np.indices((z, y, x))
     rows[..., 4:] = grid
+    subject.launch("coordinates", given, seen, x, y, **options)
     if not np.array_equal(due, seen):
         wrong = int(np.flatnonzero(due != seen)[0]) // 7
         row = slice(7 * wrong, 7 * wrong + 7)

@@ -1,0 +1,211 @@
+"""Streams: opaque to the frontend, refused by name, asynchronous when given."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import gridpact
+from gridpact.stream import current_stream
+
+
+def test_stream_context_is_nested_and_of_this_thread_only():
+    outer, inner = object(), object()
+    assert current_stream() is None
+    seen = []
+    with gridpact.stream(outer):
+        with gridpact.stream(inner):
+            assert current_stream() is inner
+        assert current_stream() is outer
+        thread = threading.Thread(target=lambda: seen.append(current_stream()))
+        thread.start()
+        thread.join()
+    assert seen == [None]
+    assert current_stream() is None
+
+
+@pytest.mark.parametrize("raw", [0, 5, True])
+def test_bare_integer_is_no_stream(raw):
+    with pytest.raises(gridpact.ContractError, match=r"Stream.from_handle.*\[STREAM-5\]"), gridpact.stream(raw):
+        pass
+
+
+@pytest.mark.parametrize("value", ["5", -1, None, True, 1.0])
+def test_handle_must_be_an_address(value):
+    with pytest.raises(gridpact.ContractError) as caught:
+        gridpact.Stream.from_handle(value, "sycl:cpu", None)
+    assert caught.value.clause == "STREAM-5"
+
+
+@pytest.mark.parametrize("way", ["option", "context"])
+def test_stream_reaches_the_backend_by_identity(way, monkeypatch):
+    from gridpact import backends
+    from gridpact.contract import reference_probes
+
+    sentinel, accepted = object(), []
+    device = backends.open_device("reference")
+
+    def accept(self, stream):
+        accepted.append(stream)
+        return self.default_stream()
+
+    monkeypatch.setattr(type(device), "accept_stream", accept)
+    seen = np.full(1, -77, np.int64)
+    if way == "option":
+        reference_probes.optional[1](seen, None, stream=sentinel, device="reference")
+    else:
+        with gridpact.stream(sentinel):
+            reference_probes.optional[1](seen, None, device="reference")
+    assert len(accepted) == 1
+    assert accepted[0] is sentinel
+    assert seen[0] == 1
+
+
+def test_stream_of_another_device_is_refused(device):
+    other = gridpact.Stream.from_handle(1, "cuda:0", None)
+    with pytest.raises(gridpact.ContractError) as caught:
+        gridpact.open_device(device).accept_stream(other)
+    assert caught.value.clause == "STREAM-5"
+
+
+def test_closed_stream_is_refused(device):
+    stream = gridpact.Stream(device)
+    stream.close()
+    stream.close()
+    with pytest.raises(gridpact.ContractError, match="open stream"):
+        gridpact.open_device(device).accept_stream(stream)
+    with pytest.raises(gridpact.ContractError):
+        stream.synchronize()
+
+
+# -- on SYCL, where launches are asynchronous
+
+
+@pytest.fixture
+def kernels(sycl):
+    import triton.language as tl
+
+    @gridpact.jit
+    def hold(flag, out):
+        """Wait for the host's flag, at most some seconds, then write."""
+        tries = 0
+        while (tl.atomic_add(flag, 0) == 0) & (tries < 200_000_000):
+            tries += 1
+        tl.store(out, tl.load(out, volatile=True) + 1)
+
+    @gridpact.jit
+    def copy(source, target):
+        tl.store(target, tl.load(source, volatile=True))
+
+    return hold, copy
+
+
+def zeros():
+    return np.zeros(1, np.int32)
+
+
+@pytest.mark.parametrize("kind", ["gridpact", "dpctl"])
+def test_launch_with_a_stream_returns_while_its_kernel_is_held(kernels, kind):
+    hold, copy = kernels
+    if kind == "gridpact":
+        stream = gridpact.Stream("sycl:cpu")
+        wait = stream.synchronize
+    else:
+        import dpctl
+
+        stream = dpctl.SyclQueue("opencl:cpu", property="in_order")
+        wait = stream.wait
+    flag, out, read = zeros(), zeros(), zeros()
+    hold.warmup(flag, out)
+    copy.warmup(out, read)
+    hold[1](flag, out, stream=stream)
+    copy[1](out, read, stream=stream)
+    assert out[0] == read[0] == 0  # both launches returned while the first kernel waits for the flag
+    flag[0] = 1
+    wait()
+    assert out[0] == read[0] == 1  # in order: the second saw what the first wrote
+
+
+def test_launch_without_a_stream_returns_when_results_can_be_read(kernels):
+    _, copy = kernels
+    for i in range(100):
+        source, target = np.full(1, i, np.int32), np.full(1, -77, np.int32)
+        copy[1](source, target)
+        assert target[0] == i
+
+
+def test_arguments_live_until_their_kernel_is_complete(kernels):
+    import gc
+    import weakref
+
+    class Array(np.ndarray):
+        """A NumPy array that can be watched."""
+
+    hold, _ = kernels
+    stream = gridpact.Stream("sycl:cpu")
+    flag, out = zeros(), zeros().view(Array)
+    alive = weakref.ref(out)
+    hold[1](flag, out, stream=stream)
+    del out
+    gc.collect()
+    assert alive() is not None
+    flag[0] = 1
+    gridpact.synchronize(stream)
+    gc.collect()
+    assert alive() is None
+
+
+def test_synchronize_waits_for_every_stream_of_the_device(kernels):
+    hold, _ = kernels
+    streams = [gridpact.Stream("sycl:cpu", in_order=False) for _ in range(2)]
+    flag, outs = zeros(), [zeros(), zeros()]
+    hold.warmup(flag, outs[0])
+    for stream, out in zip(streams, outs, strict=True):
+        hold[1](flag, out, stream=stream)
+    assert [out[0] for out in outs] == [0, 0]
+    flag[0] = 1
+    gridpact.synchronize("sycl:cpu")
+    assert [out[0] for out in outs] == [1, 1]
+
+
+def test_raw_handle_of_a_queue_works_with_its_owner(kernels):
+    import dpctl
+
+    _, copy = kernels
+    queue = dpctl.SyclQueue("opencl:cpu", property="in_order")
+    stream = gridpact.Stream.from_handle(queue.addressof_ref(), "sycl:cpu", queue)
+    source, target = np.full(1, 5, np.int32), np.full(1, -77, np.int32)
+    copy[1](source, target, stream=stream)
+    queue.wait()
+    assert target[0] == 5
+
+
+def test_usm_of_dpctl_goes_to_its_own_queue(kernels):
+    import dpctl
+    import dpctl.memory
+
+    _, copy = kernels
+    queue = dpctl.SyclQueue("opencl:cpu", property="in_order")
+    source, target = (dpctl.memory.MemoryUSMShared(16, queue=queue) for _ in range(2))
+    np.asarray(source)[:] = 7
+    np.asarray(target)[:] = 0
+    copy[1](source, target)
+    queue.wait()
+    assert np.asarray(target)[0] == 7
+
+
+def test_usm_of_two_queues_needs_a_stream(kernels):
+    import dpctl
+    import dpctl.memory
+
+    _, copy = kernels
+    queues = [dpctl.SyclQueue("opencl:cpu", property="in_order") for _ in range(2)]
+    source, target = (dpctl.memory.MemoryUSMShared(16, queue=queue) for queue in queues)
+    np.asarray(source)[:] = 7
+    np.asarray(target)[:] = 0
+    with pytest.raises(gridpact.ContractError) as caught:
+        copy[1](source, target)
+    assert caught.value.clause == "STREAM-1"
+    copy[1](source, target, stream=queues[0])
+    queues[0].wait()
+    assert np.asarray(target)[0] == 7
