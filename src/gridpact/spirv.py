@@ -20,7 +20,8 @@ _HEADER_WORDS: Final = 5
 
 # Instructions, by opcode.
 _ENTRY_POINT, _EXECUTION_MODE, _CAPABILITY = 15, 16, 17
-_TYPE_BOOL, _TYPE_INT, _TYPE_FLOAT, _TYPE_POINTER, _TYPE_FUNCTION, _FUNCTION = 20, 21, 22, 32, 33, 54
+_TYPE_BOOL, _TYPE_INT, _TYPE_FLOAT, _TYPE_POINTER, _TYPE_FUNCTION = 20, 21, 22, 32, 33
+_FUNCTION, _FUNCTION_CALL, _LABEL = 54, 57, 248
 
 _ASM_INTEL: Final = 5606
 # Intel's KernelAttributesINTEL and its MaxWorkgroupSizeINTEL: the CPU runtime refuses modules that declare them.
@@ -44,12 +45,15 @@ class Entry:
         Whether the last parameter is a pointer to local memory.
     has_inline_assembly
         Whether the module carries assembly text.
+    has_calls
+        Whether the kernel calls functions of the module; the call from an entry point to the kernel's own body is none.
     """
 
     name: str
     parameters: tuple[int, ...]
     has_local: bool
     has_inline_assembly: bool
+    has_calls: bool
 
 
 def _words(module: bytes) -> array[int]:
@@ -87,12 +91,15 @@ def for_cpu(module: bytes) -> bytes:
 
 
 def entry_of(module: bytes) -> Entry:
-    """Read the module's kernel: its parameters as the module itself declares them."""
+    """Read the module's kernel: its parameters as the module itself declares them, and what it is made of."""
     words = _words(module)
-    sizes: dict[int, int] = {}
+    sizes: dict[int, int] = {}  # type -> bytes, 0 for a pointer
     is_local: set[int] = set()
-    functions: dict[int, list[int]] = {}
-    entry, name, has_asm = -1, "", False
+    signatures: dict[int, list[int]] = {}  # function type -> types of its parameters
+    types: list[int] | None = None
+    has_body: set[int] = set()
+    calls: list[tuple[int, int]] = []  # caller, callee
+    entry, function, name, has_asm = -1, -1, "", False
     for opcode, begin, end in _instructions(words):
         first = words[begin + 1] if end > begin + 1 else 0
         if opcode == _CAPABILITY:
@@ -109,11 +116,19 @@ def entry_of(module: bytes) -> Entry:
             if words[begin + 2] == _WORKGROUP:
                 is_local.add(first)
         elif opcode == _TYPE_FUNCTION:
-            functions[first] = list(words[begin + 3 : end])
-        elif opcode == _FUNCTION and words[begin + 2] == entry:
-            types = functions[words[begin + 4]]
-            if any(kind not in sizes for kind in types):
-                raise BackendError("SPIR-V", "reading its parameters", f"{name!r} has one of no known type")
-            parameters = tuple(sizes[kind] for kind in types)
-            return Entry(name, parameters, bool(types) and types[-1] in is_local, has_asm)
-    raise BackendError("SPIR-V", "reading its entry point", "there is none")
+            signatures[first] = list(words[begin + 3 : end])
+        elif opcode == _FUNCTION:
+            function = words[begin + 2]
+            if function == entry:
+                types = signatures.get(words[begin + 4])
+        elif opcode == _LABEL:
+            has_body.add(function)
+        elif opcode == _FUNCTION_CALL:
+            calls.append((function, words[begin + 3]))
+    if types is None:
+        raise BackendError("SPIR-V", "reading its entry point", "there is none")
+    if any(kind not in sizes for kind in types):
+        raise BackendError("SPIR-V", "reading its parameters", f"{name!r} has one of no known type")
+    has_calls = any(caller != entry and callee in has_body for caller, callee in calls)
+    is_last_local = bool(types) and types[-1] in is_local
+    return Entry(name, tuple(sizes[kind] for kind in types), is_last_local, has_asm, has_calls)

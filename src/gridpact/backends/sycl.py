@@ -382,7 +382,7 @@ class _Dpctl:
         if local_bytes:
             values[count - 1], kinds[count - 1] = ctypes.addressof(local), self._LOCAL_ACCESSOR
         event: int | None = self._library.DPCTLQueue_SubmitNDRange(
-            queue, kernel, values, kinds, count, _Three(*global_zyx), _Three(*local_zyx), 3, None, 0
+            kernel, queue, values, kinds, count, _Three(*global_zyx), _Three(*local_zyx), 3, None, 0
         )
         if not event:
             remedy = "Set DPCTL_VERBOSITY=warning to see the reason."
@@ -616,6 +616,13 @@ class SyclDevice:
                 "inline assembly does not run on the CPU, which would compute something else in silence",
                 remedy="Write the operation in tl, or with tl.extra.libdevice.",
                 capability="inline_assembly",
+            )
+        if entry.has_calls and self.is_cpu:
+            raise UnsupportedError(
+                subject,
+                "calls of noinline functions do not run on the CPU, whose vectoriser would abort the process",
+                remedy="Drop noinline=True from the helper.",
+                capability="calls",
             )
         packed = tuple(0 if leaf.pointer is not None else SIZES[leaf.kind] for leaf in leaves)
         declared = entry.parameters[: len(entry.parameters) - entry.has_local]
