@@ -136,6 +136,22 @@ def test_observer_of_one_kernel_does_not_see_others():
     assert calls == ["coordinates"]
 
 
+def test_observer_finds_the_kernel_under_decorators():
+    class Decorated:
+        fn = KERNEL
+
+    calls = []
+    with observe(lambda m: calls.append(m["name"]), kernel=Decorated()):
+        launch()
+    assert calls == ["optional"]
+
+
+@pytest.mark.parametrize("wrong", ["optional", len, object()])
+def test_observing_what_is_no_kernel_is_refused(wrong):
+    with pytest.raises(gridpact.ContractError, match=r"made by gridpact\.jit"):
+        observe(lambda m: None, kernel=wrong)
+
+
 def test_metadata_function_is_called_for_observers_only():
     calls = []
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from gridpact.errors import HookError
+from gridpact.errors import ContractTypeError, HookError
 
 if TYPE_CHECKING:
     from gridpact.metadata import LaunchMetadata
@@ -59,17 +59,29 @@ def observe(enter: Hook | None = None, exit: Hook | None = None, *, kernel: obje
     enter, exit
         Called with the launch's `LaunchMetadata` before and after the driver call; either may be missing.
     kernel
-        Watch this kernel only; all kernels if not given.
+        Watch this kernel only, also where `triton.autotune` or `triton.heuristics` wrap it; all kernels if not given.
 
     Returns
     -------
     An `Observer`, to be used as a context manager or removed by hand.
     """
     global _observers
-    added = Observer(enter, exit, kernel)
+    added = Observer(enter, exit, None if kernel is None else _watched(kernel))
     with _lock:
         _observers = (*_observers, added)
     return added
+
+
+def _watched(kernel: object) -> object:
+    """Find the kernel under the decorators of Triton."""
+    from gridpact.jit import Kernel
+
+    inner = kernel
+    while not isinstance(inner, Kernel) and hasattr(inner, "fn"):
+        inner = inner.fn
+    if not isinstance(inner, Kernel):
+        raise ContractTypeError("kernel", "expected a kernel made by gridpact.jit", kernel, clause="HOOK-6")
+    return inner
 
 
 def observers_of(kernel: object) -> tuple[Observer, ...]:

@@ -23,7 +23,7 @@ class Stream:
     Parameters
     ----------
     device
-        Name of the device, such as `sycl:cpu`.
+        Name of the device, such as `sycl:cpu`; the current one if not given.
     in_order
         Whether each launch waits for the one before it (default). Without it only the caller orders launches.
 
@@ -33,10 +33,10 @@ class Stream:
     keeps the native one alive: it is released when the object is closed or dropped, after the launches in flight.
     """
 
-    def __init__(self, device: str, *, in_order: bool = True) -> None:
+    def __init__(self, device: str | None = None, *, in_order: bool = True) -> None:
         from gridpact import backends
 
-        opened = backends.open_device(device)
+        opened = backends.open_device(device or backends.current_device())
         self.device = opened.name
         self.handle: int
         self.owner: object

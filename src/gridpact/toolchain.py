@@ -427,6 +427,8 @@ def _out_of_resources() -> type[ResourceError]:
     class TritonResourceError(ResourceError, OutOfResources):  # type: ignore[misc]
         """A `ResourceError` that Triton's autotuner also knows, so that it drops the configuration and goes on."""
 
+        __str__ = Exception.__str__  # not Triton's sentence
+
     return TritonResourceError
 
 

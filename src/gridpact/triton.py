@@ -97,8 +97,11 @@ class Launcher:
         if 0 in (x, y, z):
             return
         pointers = [leaf.pointer for leaf in leaves if leaf.pointer is not None]
-        is_default = stream is None or isinstance(stream, StreamRef)
-        ref = stream if isinstance(stream, StreamRef) else device.accept_stream(stream or current_stream())
+        given = current_stream() if stream is None else stream
+        is_default = given is None or isinstance(given, StreamRef)
+        ref = given if isinstance(given, StreamRef) else device.default_stream()
+        if not is_default:
+            ref = device.accept_stream(given)
         desc = LaunchDesc(
             x,
             y,
@@ -228,35 +231,26 @@ def _stand_in_class() -> type:
     from triton.backends import backends as table
     from triton.backends.driver import DriverBase
 
-    class StandIn(DriverBase):  # type: ignore[misc]
-        """What Triton finds where nobody made a driver active and there is no GPU."""
+    def refuse(self: Any, *args: object, **kwargs: object) -> Any:
+        raise UnsupportedError(
+            "triton",
+            "no driver of Triton is active in this process",
+            remedy='Make one active: triton.runtime.driver.set_active(gridpact.triton.driver("sycl:cpu")).',
+            capability="driver",
+        )
 
-        @classmethod
-        def is_active(cls) -> bool:
-            return not any(entry.driver.is_active() for name, entry in table.items() if name != _ENTRY)
+    def is_active(cls: type) -> bool:
+        return not any(entry.driver.is_active() for name, entry in table.items() if name != _ENTRY)
 
-        def get_benchmarker(self) -> Callable[..., Any]:
-            return benchmark
-
-        def get_current_target(self) -> Any:
-            raise _no_driver()
-
-        def get_active_torch_device(self) -> Any:
-            raise _no_driver()
-
-        def __getattr__(self, name: str) -> Any:
-            raise _no_driver()
-
-    return StandIn
-
-
-def _no_driver() -> UnsupportedError:
-    return UnsupportedError(
-        "triton",
-        "no driver of Triton is active in this process",
-        remedy='Make one active: triton.runtime.driver.set_active(gridpact.triton.driver("sycl:cpu")).',
-        capability="driver",
-    )
+    # Each version of Triton has other abstract methods; all of them name the remedy, and so does any other attribute.
+    members: dict[str, Any] = dict.fromkeys(DriverBase.__abstractmethods__, refuse)
+    members |= {
+        "__doc__": "What Triton finds where nobody made a driver active and there is no GPU.",
+        "__getattr__": refuse,
+        "is_active": classmethod(is_active),
+        "get_benchmarker": lambda self: benchmark,
+    }
+    return type("StandIn", (DriverBase,), members)
 
 
 @cache
@@ -287,7 +281,8 @@ def _driver_class() -> type:
                 raise ContractTypeError("device", f"{self.device.name} is the only one", index, clause="DEVICE-1")
 
         def get_current_stream(self, index: int) -> object:
-            return current_stream() or self.device.default_stream()
+            given = current_stream()
+            return self.device.default_stream() if given is None else given
 
         def get_active_torch_device(self) -> Any:
             import torch

@@ -85,7 +85,7 @@ def _same(what: str, due: object, seen: object) -> None:
 
 
 def _seen(grid: tuple[int, int, int]) -> Memory:
-    """Make poisoned memory for `coordinates`, with room for a launcher that exchanges axes: it must not hit other memory."""
+    """Make poisoned memory for `coordinates`, with room for a launcher that exchanges axes: it hits nothing else."""
     x, y, _ = grid
     longest = max(grid)
     return np.full((longest * x * y + longest * x + longest + 1) * 7, _POISON, np.int32)
