@@ -1,4 +1,4 @@
-"""Triton's own runtime on our backend: the launcher of the shared boundary's literal shape, and autotune without a GPU."""
+"""Triton's own runtime on our backend: the launcher of the shared shape, and autotune without a GPU."""
 
 import os
 import subprocess

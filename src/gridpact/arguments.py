@@ -591,6 +591,10 @@ def _scalar(
         if is_integer:
             if value == 1 and parameter.is_specialized:
                 return _constant(into, subject, path, 1)
+            if not -(2**63) <= value < 2**64:
+                raise ContractOverflowError(
+                    subject, "expected an int of 64 bits, from -2**63 to 2**64 - 1", value, clause="ARG-2"
+                )
             kind = "i32" if -(2**31) <= value < 2**31 else "u64" if 2**63 <= value < 2**64 else "i64"
         else:
             kind = "i1" if isinstance(value, bool) else "fp32"

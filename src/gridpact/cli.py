@@ -121,3 +121,7 @@ def _table(usable: list[DeviceStatus], passed: Counter[tuple[str, str]]) -> Tabl
             cells.append(f"[green]pass {count}/{asked}[/]" if count == asked else f"[red]FAIL {count}/{asked}[/]")
         table.add_row(clause, sentence, *cells)
     return table
+
+
+if __name__ == "__main__":
+    app()
