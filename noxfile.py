@@ -13,3 +13,14 @@ def upstream(session, triton):
     """Compile with upstream Triton: the toolchain is the same for 3.3 to 3.9."""
     session.install(f"triton=={triton}", "-e", ".", "pytest", "pytest-timeout", "pytest-xdist", "ml_dtypes", "scipy")
     session.run("python", "-m", "pytest", "tests/test_toolchain.py", *session.posargs)
+
+
+@nox.session
+def torch(session):
+    """Run Liger's kernels, unmodified, and torch's tensors; `torch` and Liger would both pull in upstream Triton."""
+    session.install("-e", ".[sycl]", "pytest", "pytest-timeout", "pytest-xdist", "ml_dtypes", "scipy")
+    session.install("filelock", "fsspec", "jinja2", "networkx", "packaging", "setuptools", "sympy", "typing-extensions")
+    session.install("--no-deps", "torch==2.13.0", "liger-kernel==0.8.5")  # a CPU build of torch: others need CUDA's
+    session.run("python", "-c", "import torch, liger_kernel")  # else the tests would skip themselves
+    tests = session.posargs or ["tests/test_liger.py", "tests/test_torch.py"]
+    session.run("python", "-m", "pytest", "-n", "2", "--require-device=sycl:cpu", *tests)
