@@ -59,7 +59,7 @@ def test_verify_fails_when_nothing_was_asked(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["abacus", "sycl:gpu:99"])
-def test_unknown_device_is_named_without_a_traceback(name):
+def test_unknown_device_is_named_without_a_traceback(sycl, name):
     ran = subprocess.run(
         [sys.executable, "-m", "gridpact.cli", "verify", "--device", name], capture_output=True, text=True, check=False
     )

@@ -107,7 +107,7 @@ def test_options_are_refused_by_name_before_anything_ran(device, probes):
         ({"num_ctas": True}, ValueError, "META-2"),
         ({"stream": 0}, TypeError, "STREAM-5"),
         ({"stream": "s"}, TypeError, "STREAM-5"),
-        ({"device": "sycl:nothing"}, ValueError, "DEVICE-1"),
+        ({"device": "reference:1"}, ValueError, "DEVICE-1"),
         ({"device": "cuad"}, ValueError, "DEVICE-1"),
         ({"device": 0}, TypeError, "DEVICE-1"),
     ]

@@ -137,5 +137,13 @@ def test_object_without_an_identity_is_refused():
 def test_kernel_without_source_text_is_refused():
     scope = {}
     exec("def kernel(x): return x", scope)
-    with pytest.raises(ContractError, match=r"source text must be in a file.*\[KEY-1\]"):
+    with pytest.raises(ContractError, match=r"source text must be a def in a file.*\[KEY-1\]"):
         gridpact.jit(scope["kernel"])
+
+
+def test_text_of_another_function_is_not_taken():
+    # What linecache holds under "<string>" may be any other program's text.
+    scope = {}
+    exec(compile("def unrelated(a, b): return b", __file__, "exec"), scope)
+    with pytest.raises(ContractError, match="KEY-1"):
+        gridpact.jit(scope["unrelated"])

@@ -27,6 +27,7 @@ from gridpact.identity import Typed, typed
 __all__ = ["Captured", "Source", "jitted_function", "source_of", "text_of"]
 
 _ABSENT: Final = object()
+_DEF: Final = re.compile(r"^def\s+\w+\s*\(", re.MULTILINE)
 # Values that cannot change without becoming another object, so that identity proves them unchanged.
 _IMMUTABLE = (int, float, complex, str, bytes, bool, type(None), FunctionType, BuiltinFunctionType, ModuleType, type)
 
@@ -60,24 +61,30 @@ def text_of(function: FunctionType) -> Text:
 
 
 def _read_text(function: FunctionType) -> Text:
-    name = function.__qualname__
+    code = function.__code__
     try:
         lines = textwrap.dedent(inspect.getsource(function))
-    except (OSError, TypeError) as error:
+        source = lines[_DEF.search(lines).start() :]  # type: ignore[union-attr]
+        (body,) = ast.parse(source).body
+        parameters = list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+        is_its_own = isinstance(body, ast.FunctionDef) and body.name == code.co_name and _parameters(body) == parameters
+    except (OSError, TypeError, AttributeError, SyntaxError, ValueError):
+        is_its_own = False
+    if not is_its_own:  # a prompt, exec, a lambda, or a file that is no longer what was imported
         raise ContractTypeError(
-            f"kernel {name!r}",
-            "its source text must be in a file",
+            f"kernel {function.__qualname__!r}",
+            "its source text must be a def in a file",
             remedy="Kernels typed into a prompt or made by exec have none.",
             clause="KEY-1",
-        ) from error
-    start = re.search(r"^def\s+\w+\s*\(", lines, re.MULTILINE)
-    if start is None:
-        raise ContractTypeError(f"kernel {name!r}", "expected a function made by def", function, clause="KEY-1")
-    source = lines[start.start() :]
-    local = {*function.__code__.co_varnames, *function.__code__.co_cellvars}
-    body = ast.parse(source).body[0]
-    names = dict.fromkeys(path for node in getattr(body, "body", ()) for path in _paths(node) if path[0] not in local)
+        )
+    local = {*code.co_varnames, *code.co_cellvars}
+    names = dict.fromkeys(path for node in body.body for path in _paths(node) if path[0] not in local)
     return Text(source, tuple(names))
+
+
+def _parameters(body: ast.FunctionDef) -> list[str]:
+    arguments = body.args
+    return [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
 
 
 def _paths(node: ast.AST) -> Iterator[tuple[str, ...]]:
