@@ -13,8 +13,8 @@ import pytest
 from gridpact.identity import Key, typed
 
 DIFFERENT = [
-    None, 0, 1, True, False, 1.0, 0.0, -0.0, math.nan, math.inf, "", "1", "None", b"1", 1j, (), (1,), (True,), [1], ("1",),
-    (1, 2), ((1,), 2),
+    None, 0, 1, True, False, 1.0, 0.0, -0.0, math.nan, math.inf, "", "1", "None", b"1", 1j, (), (1,), (True,), [1],
+    ("1",), (1, 2), ((1,), 2),
     np.float32(1), np.int32(1), np.dtype("f4"), np.dtype(">f4"),
     {"a": 1}, {"a": True}, int, float,
 ]  # fmt: skip

@@ -65,7 +65,7 @@ def _read_text(function: FunctionType) -> Text:
     try:
         lines = textwrap.dedent(inspect.getsource(function))
         source = lines[_DEF.search(lines).start() :]  # type: ignore[union-attr]
-        (body,) = ast.parse(source).body
+        body: Any = ast.parse(source).body[0]
         parameters = list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
         is_its_own = isinstance(body, ast.FunctionDef) and body.name == code.co_name and _parameters(body) == parameters
     except (OSError, TypeError, AttributeError, SyntaxError, ValueError):
