@@ -191,6 +191,24 @@ def test_inline_assembly_is_refused(sycl):
     assert np.array_equal(x, np.arange(32))
 
 
+def test_kernel_that_is_named_like_a_library_function_runs(sycl):
+    import triton.language as tl
+
+    @gridpact.jit
+    def exp(x):
+        tl.store(x, 3)
+
+    @gridpact.jit
+    def printf(x):
+        tl.store(x, 4)
+
+    x = np.full(1, -77, np.int32)
+    assert exp[1](x).name == "exp_kernel"
+    assert x[0] == 3
+    printf[1](x)
+    assert x[0] == 4
+
+
 def compiled_probe(cpu, probes):
     kernel = probes.optional
     arguments = classify(kernel.signature, kernel.signature.bind((np.zeros(2, np.int64), None), {}))

@@ -151,6 +151,49 @@ def test_noinline_helper_is_refused_where_it_would_abort_the_process(driver):
     assert out[0] == 21
 
 
+def test_plain_kernel_named_like_a_library_function_is_refused(driver):
+    @triton.jit
+    def exp(out):
+        tl.store(out, 1)
+
+    @triton.jit
+    def read(out):
+        tl.store(out, 1)
+
+    read[(1,)](np.zeros(1, np.int32))
+
+    with pytest.raises(gridpact.UnsupportedError, match=r"kernel 'exp'.*Rename it"):
+        exp[(1,)](np.zeros(1, np.int32))
+
+
+def test_compiled_kernel_refuses_what_it_was_not_built_for(driver):
+    whole = np.zeros(80, np.int32)
+    aligned = whole[(-whole.ctypes.data % 16) // 4 :][:64]
+
+    @triton.jit
+    def store(out, n, by, B: tl.constexpr):
+        tl.store(out, n * by + B)
+
+    compiled = store.warmup(aligned, 32, 1, B=4, grid=(1,))
+
+    def launch(*args):
+        compiled.run(1, 1, 1, None, compiled.function, compiled.packed_metadata, None, None, None, *args)
+
+    launch(aligned, 48, 1, 4)
+    assert aligned[0] == 52
+    for wrong in (
+        (aligned[1:], 32, 1, 4),
+        (aligned, 33, 1, 4),
+        (aligned, 32, 2, 4),
+        (aligned, 32, 1, 5),
+        (aligned, 32, 1, 4.0),
+    ):
+        with pytest.raises(gridpact.ContractError) as caught:
+            launch(*wrong)
+        assert caught.value.clause == "SPEC-1"
+    assert aligned[0] == 52
+
+
 def test_autotune_and_heuristics_of_plain_kernels(driver):
     @triton.autotune([triton.Config({"BLOCK": 128}, num_warps=2), triton.Config({"BLOCK": 64}, num_warps=1)], key=["n"])
     @triton.heuristics({"EVEN": lambda arguments: arguments["n"] % arguments["BLOCK"] == 0})

@@ -38,6 +38,7 @@ __all__ = [
     "Pointer",
     "Signature",
     "TypeTree",
+    "check_writable",
     "classify",
     "decode",
     "encode",
@@ -303,6 +304,8 @@ def _from_numpy(subject: str, array: Any) -> Pointer:
 
 def _from_tensor(subject: str, tensor: Any) -> Pointer:
     """Torch tensors and whatever else has Triton's own duck type, `data_ptr()` and `dtype`."""
+    if not hasattr(tensor, "dtype"):
+        raise ContractTypeError(subject, "expected a tensor with an element type", tensor, clause="ARG-3")
     name = short_dtype(subject, str(tensor.dtype).rpartition(".")[2])
     if getattr(tensor, "is_conj", bool)() or getattr(tensor, "is_neg", bool)():
         raise ContractValueError(
@@ -318,7 +321,16 @@ def _from_tensor(subject: str, tensor: Any) -> Pointer:
         address = tensor.data_ptr()
     except RuntimeError as error:  # sparse and fake tensors have no storage
         raise ContractTypeError(subject, "expected a tensor with storage", tensor, clause="ARG-3") from error
+    # Freed storage, a fake or a nested tensor; a meta tensor is refused for its device.
+    if not address and not owner.startswith("meta") and getattr(tensor, "numel", int)():
+        _refuse_null(subject, tensor)
     return Pointer(name, address, owner, False, tensor)
+
+
+def _refuse_null(subject: str, tensor: object) -> None:
+    """Refuse a tensor that has elements and no memory: a kernel would follow the null pointer."""
+    kind = type(tensor).__name__
+    raise ContractValueError(subject, f"expected memory behind its elements, its address is 0 ({kind})", clause="ARG-3")
 
 
 def _from_usm(subject: str, memory: Any) -> Pointer:
@@ -356,6 +368,9 @@ def _from_dlpack(subject: str, array: Any) -> Pointer:
         got = f"DLPack type code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes"
         raise ContractTypeError(subject, "expected an element type that kernels have", got, clause="ARG-3")
     device = _DL_DEVICES.get(tensor.device_type, f"DLPack device {tensor.device_type}")
+    shape = (ctypes.c_int64 * tensor.ndim).from_address(tensor.shape) if tensor.ndim else ()
+    if not tensor.data and math.prod(shape):
+        _refuse_null(subject, array)
     address = (tensor.data or 0) + tensor.byte_offset
     # The capsule was not consumed: its destructor gives the tensor back once the launch lets go of it.
     return Pointer(name, address, device.format(tensor.device_id), is_read_only, array, None, capsule)
@@ -611,19 +626,24 @@ def _scalar(
     return kind, (kind, is_divisible)
 
 
-def _pointer(
-    into: Classified, subject: str, parameter: Parameter, path: Path, pointer: Pointer
-) -> tuple[TypeTree, Typed]:
-    if parameter.declared and parameter.declared != f"*{pointer.dtype}":
-        rule = f"declared {parameter.declared}, expected its elements"
-        raise ContractTypeError(subject, rule, f"*{pointer.dtype}", clause="ARG-3")
-    if pointer.is_read_only and not parameter.is_const:
+def check_writable(subject: str, pointer: Pointer, *, is_const: bool) -> None:
+    """Refuse read-only memory for a parameter that the kernel may write through."""
+    if pointer.is_read_only and not is_const:
         raise ContractValueError(
             subject,
             "expected memory that may be written, got a read-only tensor",
             remedy="Copy it, or annotate the parameter as tl.const if the kernel only reads it.",
             clause="ARG-3",
         )
+
+
+def _pointer(
+    into: Classified, subject: str, parameter: Parameter, path: Path, pointer: Pointer
+) -> tuple[TypeTree, Typed]:
+    if parameter.declared and parameter.declared != f"*{pointer.dtype}":
+        rule = f"declared {parameter.declared}, expected its elements"
+        raise ContractTypeError(subject, rule, f"*{pointer.dtype}", clause="ARG-3")
+    check_writable(subject, pointer, is_const=parameter.is_const)
     kind = f"*k{pointer.dtype}" if parameter.is_const else f"*{pointer.dtype}"
     into.leaves.append(Leaf(subject, kind, pointer.address, pointer))
     is_divisible = parameter.is_specialized and parameter.is_alignment_specialized and pointer.address % ALIGNMENT == 0

@@ -21,9 +21,10 @@ _HEADER_WORDS: Final = 5
 # Instructions, by opcode.
 _ENTRY_POINT, _EXECUTION_MODE, _CAPABILITY = 15, 16, 17
 _TYPE_BOOL, _TYPE_INT, _TYPE_FLOAT, _TYPE_POINTER, _TYPE_FUNCTION = 20, 21, 22, 32, 33
-_FUNCTION, _FUNCTION_CALL, _LABEL = 54, 57, 248
+_FUNCTION, _FUNCTION_CALL = 54, 57
 
 _ASM_INTEL: Final = 5606
+_DONT_INLINE: Final = 2  # function control
 # Intel's KernelAttributesINTEL and its MaxWorkgroupSizeINTEL: the CPU runtime refuses modules that declare them.
 # Nothing then checks the work-group size, so the launcher has to.
 _CPU_REFUSES_CAPABILITY: Final = 5892
@@ -46,7 +47,7 @@ class Entry:
     has_inline_assembly
         Whether the module carries assembly text.
     has_calls
-        Whether the kernel calls functions of the module; the call from an entry point to the kernel's own body is none.
+        Whether it calls functions that are declared not to be inlined.
     """
 
     name: str
@@ -97,9 +98,9 @@ def entry_of(module: bytes) -> Entry:
     is_local: set[int] = set()
     signatures: dict[int, list[int]] = {}  # function type -> types of its parameters
     types: list[int] | None = None
-    has_body: set[int] = set()
-    calls: list[tuple[int, int]] = []  # caller, callee
-    entry, function, name, has_asm = -1, -1, "", False
+    is_kept: set[int] = set()  # functions that must not be inlined
+    called: set[int] = set()
+    entry, name, has_asm = -1, "", False
     for opcode, begin, end in _instructions(words):
         first = words[begin + 1] if end > begin + 1 else 0
         if opcode == _CAPABILITY:
@@ -118,17 +119,15 @@ def entry_of(module: bytes) -> Entry:
         elif opcode == _TYPE_FUNCTION:
             signatures[first] = list(words[begin + 3 : end])
         elif opcode == _FUNCTION:
-            function = words[begin + 2]
-            if function == entry:
+            if words[begin + 3] & _DONT_INLINE:
+                is_kept.add(words[begin + 2])
+            if words[begin + 2] == entry:
                 types = signatures.get(words[begin + 4])
-        elif opcode == _LABEL:
-            has_body.add(function)
         elif opcode == _FUNCTION_CALL:
-            calls.append((function, words[begin + 3]))
+            called.add(words[begin + 3])
     if types is None:
         raise BackendError("SPIR-V", "reading its entry point", "there is none")
     if any(kind not in sizes for kind in types):
         raise BackendError("SPIR-V", "reading its parameters", f"{name!r} has one of no known type")
-    has_calls = any(caller != entry and callee in has_body for caller, callee in calls)
     is_last_local = bool(types) and types[-1] in is_local
-    return Entry(name, tuple(sizes[kind] for kind in types), is_last_local, has_asm, has_calls)
+    return Entry(name, tuple(sizes[kind] for kind in types), is_last_local, has_asm, bool(called & is_kept))

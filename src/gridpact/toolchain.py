@@ -8,11 +8,12 @@ from its `Source`, so that names mean what Python means by them (Triton 3.3 alon
 from __future__ import annotations
 
 import ast
+import ctypes
 import importlib.metadata
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from types import ModuleType
 from typing import Any, Final
@@ -29,6 +30,7 @@ __all__ = [
     "compile_kernel",
     "environment",
     "installed",
+    "is_library_function",
     "option_defaults",
     "out_of_resources",
     "resolved_options",
@@ -37,6 +39,16 @@ __all__ = [
 # Distributions that all install the one top-level package `triton`.
 _DISTRIBUTIONS: Final = ("triton", "triton-xpu", "pytorch-triton", "pytorch-triton-xpu", "pytorch-triton-rocm")
 _BINARIES: Final = {"xpu": "spv", "cuda": "cubin", "hip": "hsaco"}
+# Where Triton keeps its own caches, which are not used here.
+_CACHE_SWITCHES: Final = {
+    "TRITON_CACHE_DIR",
+    "TRITON_HOME",
+    "TRITON_DUMP_DIR",
+    "TRITON_OVERRIDE_DIR",
+    "TRITON_CACHE_MANAGER",
+}
+# Functions of the device's library that are not of the math library; found by trying.
+_LIBRARY_FUNCTIONS: Final = {"abs", "labs", "llabs", "memcpy", "memmove", "memset", "printf", "rand", "srand"}
 # MLIR contexts and LLVM's global options make no promise about parallel pipelines of one process.
 _compiling: Final = threading.RLock()
 
@@ -123,7 +135,7 @@ class Binary:
         Name of the stage that is the binary: `spv`, `cubin`, `hsaco`.
     """
 
-    asm: Mapping[str, str | bytes]
+    asm: Mapping[str, str | bytes] = field(repr=False)
     kind: str
     metadata: KernelMetadata
 
@@ -201,7 +213,9 @@ def resolved_options(target: Target, options: Mapping[str, Any]) -> dict[str, An
 def environment() -> Typed:
     """Give the environment switches that the toolchain reads, as a fact of the key (KEY-1)."""
     prefixes = ("TRITON_", "MLIR_", "LLVM_", "DISABLE_", "ENABLE_", "PTXAS_", "AMDGCN_", "NVPTX_", "USE_IR_LOC")
-    return tuple(sorted(item for item in os.environ.items() if item[0].startswith(prefixes)))
+    return tuple(
+        sorted(item for item in os.environ.items() if item[0].startswith(prefixes) and item[0] not in _CACHE_SWITCHES)
+    )
 
 
 def fact() -> Typed:
@@ -353,7 +367,7 @@ def _compile(
     version = installed().version
     parsed = backend.parse_options(dict(options))
     made: dict[Source, Any] = {}
-    kernel = _view(source, target, made, repr=name)
+    kernel = _view(source, target, made, repr=_symbol(source, name) if target.backend == "xpu" else name)
     constants = {path: _view_of_constant(value, target, made) for path, value in arguments.constants.items()}
     signature = {key: _types(tree, version) for key, tree in arguments.types.items()}
     attributes = {path: [["tt.divisibility", ALIGNMENT]] for path in sorted(arguments.divisible)}
@@ -378,6 +392,21 @@ def _compile(
     if version < (3, 6):
         context.disable_multithreading()  # else its thread pool is left to a fork's child
     return Binary(asm, _BINARIES[target.backend], _kernel_metadata(metadata, target))
+
+
+def is_library_function(name: str) -> bool:
+    """Whether the device's library has a C function of that name: a kernel that is called so aborts Intel's translator."""
+    return name in _LIBRARY_FUNCTIONS or hasattr(ctypes.CDLL("libm.so.6"), name)
+
+
+def _symbol(source: Source, name: Callable[[Any], str] | None) -> Callable[[Any], str]:
+    """Name the kernel in its binary, by another name than a function of the device's library has."""
+
+    def symbol(proxy: Any) -> str:
+        chosen = name(proxy) if name is not None else source.function.__name__
+        return f"{chosen}_kernel" if is_library_function(chosen) else chosen
+
+    return symbol
 
 
 def _run_stage(

@@ -10,16 +10,18 @@ user.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
 from gridpact import backends, toolchain
-from gridpact.arguments import ALIGNMENT, Leaf, Pointer, TypeTree, encode, pointer_of
+from gridpact.arguments import ALIGNMENT, Leaf, Path, Pointer, TypeTree, check_writable, encode, pointer_of
 from gridpact.backends.protocol import Device, LaunchDesc, StreamRef
-from gridpact.errors import ContractTypeError, UnsupportedError
+from gridpact.errors import ContractTypeError, ContractValueError, LaunchError, ResourceError, UnsupportedError
 from gridpact.grid import canonical_grid
+from gridpact.identity import typed
 from gridpact.launch import check_threads_in_launch
 from gridpact.metadata import KernelMetadata, resolve_options
 from gridpact.stream import current_stream
@@ -59,22 +61,33 @@ class Launcher:
     ----------
     device
         The device that it launches on.
-    signature
-        Parameter -> type tree, as Triton compiled it; `constexpr` parameters are passed and not used.
+    source
+        What Triton compiled: `signature` (parameter -> type tree), `constants` and `attrs` by path.
     metadata
         The compiled kernel's metadata, after compilation (META-1).
+
+    Raises
+    ------
+    UnsupportedError
+        META-2 an option that the device cannot do, META-4 more threads or memory than it has; the latter is also
+        Triton's `OutOfResources`, so that its autotuner drops the configuration.
     """
 
-    def __init__(self, device: Device, signature: Mapping[str, TypeTree], metadata: Any) -> None:
+    def __init__(self, device: Device, source: Any, metadata: Any) -> None:
         self.device = device
-        self.signature = signature
+        self.signature: Mapping[str, TypeTree] = source.signature
+        self.constants: Mapping[Path, Any] = getattr(source, "constants", {})
+        self.divisible = {path for path, facts in getattr(source, "attrs", {}).items() if _DIVISIBLE in facts}
         self.metadata = KernelMetadata(
             metadata.name, metadata.num_warps, metadata.threads_per_warp, metadata.shared, metadata.num_ctas
         )
         given = {name: _as_tuple(getattr(metadata, name, None)) for name in device.options}
         narrow = {name: option for name, option in device.options.items() if option.policy == "default only"}
         resolve_options({name: given[name] for name in narrow if hasattr(metadata, name)}, narrow, device.name)
-        device.check_resources(self.metadata, repr(metadata.name))
+        try:
+            device.check_resources(self.metadata, repr(metadata.name))
+        except ResourceError as error:
+            raise toolchain.out_of_resources(error) from error
 
     def __call__(
         self,
@@ -128,27 +141,47 @@ class Launcher:
             raise ContractTypeError(
                 f"kernel {self.metadata.name!r}", f"expected {len(self.signature)} arguments", len(args), clause="ARG-1"
             )
-        for (name, tree), value in zip(self.signature.items(), args, strict=True):
-            yield from self._leaf(f"argument {name!r} of {self.metadata.name!r}", tree, value)
+        for i, ((name, tree), value) in enumerate(zip(self.signature.items(), args, strict=True)):
+            yield from self._leaf(f"argument {name!r} of {self.metadata.name!r}", (i,), tree, value)
 
-    def _leaf(self, subject: str, tree: TypeTree, value: Any) -> Iterator[Leaf]:
+    def _leaf(self, subject: str, path: Path, tree: TypeTree, value: Any) -> Iterator[Leaf]:
         if isinstance(tree, (tuple, list)):
             for i, (item, part) in enumerate(zip(tree, value, strict=True)):
-                yield from self._leaf(f"item {i} of {subject}", item, part)
+                yield from self._leaf(f"item {i} of {subject}", (*path, i), item, part)
         elif tree == "constexpr":
-            return
+            if type(value) in (int, bool, float, str) and typed(value) != typed(self.constants.get(path, value)):
+                raise self._built_for(subject, f"the constant {self.constants[path]!r}", value)
         elif not tree.startswith("*"):
-            yield Leaf(subject, tree.replace("u1", "i1"), encode(subject, tree.replace("u1", "i1"), value))
+            kind = tree.replace("u1", "i1")
+            leaf = Leaf(subject, kind, encode(subject, kind, value))
+            if path in self.divisible and value % ALIGNMENT:
+                raise self._built_for(subject, f"multiples of {ALIGNMENT}", value)
+            yield leaf
         else:
-            dtype = tree.lstrip("*k")
-            is_address = isinstance(value, int)
-            pointer = Pointer(dtype, value, "any", False, None) if is_address else pointer_of(subject, value)
-            if pointer is None:
-                raise ContractTypeError(subject, f"compiled for {tree}, expected a tensor", value, clause="ARG-3")
-            if pointer.dtype != dtype and not (dtype, pointer.dtype) == ("u1", "i1"):
-                raise ContractTypeError(subject, f"compiled for {tree}", f"*{pointer.dtype}", clause="ARG-3")
-            self.device.check_reach(subject, pointer)
-            yield Leaf(subject, tree, pointer.address, pointer)
+            yield self._pointer(subject, path, tree, value)
+
+    def _pointer(self, subject: str, path: Path, tree: str, value: Any) -> Leaf:
+        dtype = tree.removeprefix("*k").removeprefix("*")
+        is_address = isinstance(value, int)
+        pointer = Pointer(dtype, value, "any", False, None) if is_address else pointer_of(subject, value)
+        if pointer is None:
+            raise ContractTypeError(subject, f"compiled for {tree}, expected a tensor", value, clause="ARG-3")
+        if pointer.dtype != dtype and (dtype, pointer.dtype) != ("u1", "i1"):
+            raise ContractTypeError(subject, f"compiled for {tree}", f"*{pointer.dtype}", clause="ARG-3")
+        check_writable(subject, pointer, is_const=tree.startswith("*k"))
+        self.device.check_reach(subject, pointer)
+        if path in self.divisible and pointer.address % ALIGNMENT:
+            raise self._built_for(subject, f"addresses that are multiples of {ALIGNMENT}", hex(pointer.address))
+        return Leaf(subject, tree, pointer.address, pointer)
+
+    def _built_for(self, subject: str, fact: str, got: object) -> ContractValueError:
+        """Tell that the binary was built on a fact that does not hold (SPEC-1)."""
+        return ContractValueError(
+            subject, f"this binary was built for {fact}", got, "Launch the kernel itself, which picks one.", "SPEC-1"
+        )
+
+
+_DIVISIBLE: Final = ["tt.divisibility", ALIGNMENT]
 
 
 def _as_tuple(value: object) -> object:
@@ -214,11 +247,26 @@ def _compiler_class() -> type:
 
         @staticmethod
         def get_arg_specialization(arg: Any, ty: str, **kwargs: Any) -> str:
-            """Judge alignment as Triton does, of NumPy arrays and DLPack tensors too."""
-            if ty == "tensor" and not hasattr(arg, "data_ptr"):
-                pointer = pointer_of("argument", arg)
+            """Judge alignment as Triton does, of any tensor that gridpact takes."""
+            if ty == "tensor":
+                try:
+                    pointer = pointer_of("argument", arg)
+                except LaunchError:
+                    return ""  # the launcher refuses it by name
                 return "D" if pointer is not None and pointer.address % ALIGNMENT == 0 and kwargs.get("align") else ""
             return str(base.compiler.get_arg_specialization(arg, ty, **kwargs))
+
+        def make_spv(self, src: str, metadata: Any, options: Any) -> Any:
+            """Translate to SPIR-V, unless that would abort the process."""
+            for name in re.findall(r"^define .*spir_kernel void @(\w+)\(", src, re.MULTILINE):
+                if toolchain.is_library_function(name):
+                    raise UnsupportedError(
+                        f"kernel {name!r}",
+                        "the device's library has a function of that name",
+                        remedy="Rename it.",
+                        capability="kernel_name",
+                    )
+            return super().make_spv(src, metadata, options)
 
         def hash(self) -> str:
             return f"gridpact-{toolchain.installed().full_version}-{sorted(self.properties.items())}"
@@ -264,7 +312,7 @@ def _driver_class() -> type:
         def __init__(self, device: Any) -> None:
             self.device = device
             self.utils = self
-            self.launcher_cls = lambda source, metadata: Launcher(device, source.signature, metadata)
+            self.launcher_cls = lambda source, metadata: Launcher(device, source, metadata)
 
         @classmethod
         def is_active(cls) -> bool:
