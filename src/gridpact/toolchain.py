@@ -8,9 +8,9 @@ from its `Source`, so that names mean what Python means by them (Triton 3.3 alon
 from __future__ import annotations
 
 import ast
-import ctypes
 import importlib.metadata
 import os
+import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -47,8 +47,12 @@ _CACHE_SWITCHES: Final = {
     "TRITON_OVERRIDE_DIR",
     "TRITON_CACHE_MANAGER",
 }
-# Functions of the device's library that are not of the math library; found by trying.
-_LIBRARY_FUNCTIONS: Final = {"abs", "labs", "llabs", "memcpy", "memmove", "memset", "printf", "rand", "srand"}
+# C functions that the device's library has: C99's <math.h> (also with `f`), and what was found by trying.
+_LIBRARY_FUNCTION: Final = re.compile(
+    "(acosh?|asinh?|atan[2h]?|cbrt|ceil|copysign|cosh?|erfc?|exp2?|expm1|fabs|fdim|floor|fma|fmax|fmin|fmod|frexp|hypot"
+    "|ilogb|ldexp|lgamma|log|log10|log1p|log2|logb|lrint|lround|modf|nearbyint|nextafter|pow|remainder|remquo|rint|round"
+    "|scalbn|sinh?|sqrt|tanh?|tgamma|trunc)f?|l?l?abs|memcpy|memmove|memset|printf|s?rand"
+)
 # MLIR contexts and LLVM's global options make no promise about parallel pipelines of one process.
 _compiling: Final = threading.RLock()
 
@@ -395,8 +399,8 @@ def _compile(
 
 
 def is_library_function(name: str) -> bool:
-    """Whether the device's library has a C function of that name: a kernel that is called so aborts Intel's translator."""
-    return name in _LIBRARY_FUNCTIONS or hasattr(ctypes.CDLL("libm.so.6"), name)
+    """Whether the device's library has such a function: a kernel that is called so aborts Intel's translator."""
+    return _LIBRARY_FUNCTION.fullmatch(name) is not None
 
 
 def _symbol(source: Source, name: Callable[[Any], str] | None) -> Callable[[Any], str]:

@@ -256,22 +256,28 @@ def _compiler_class() -> type:
                 return "D" if pointer is not None and pointer.address % ALIGNMENT == 0 and kwargs.get("align") else ""
             return str(base.compiler.get_arg_specialization(arg, ty, **kwargs))
 
-        def make_spv(self, src: str, metadata: Any, options: Any) -> Any:
-            """Translate to SPIR-V, unless that would abort the process."""
-            for name in re.findall(r"^define .*spir_kernel void @(\w+)\(", src, re.MULTILINE):
-                if toolchain.is_library_function(name):
-                    raise UnsupportedError(
-                        f"kernel {name!r}",
-                        "the device's library has a function of that name",
-                        remedy="Rename it.",
-                        capability="kernel_name",
-                    )
-            return super().make_spv(src, metadata, options)
+        def add_stages(self, stages: dict[str, Any], options: Any) -> None:
+            """Take Intel's stages, and refuse before them what would abort the process."""
+            super().add_stages(stages, options)
+            lower = stages["llir"]
+            stages["llir"] = lambda module, metadata: lower(_checked(module), metadata)
 
         def hash(self) -> str:
             return f"gridpact-{toolchain.installed().full_version}-{sorted(self.properties.items())}"
 
     return SyclCompiler
+
+
+def _checked(module: Any) -> Any:
+    for name in re.findall(r"tt\.func public @(\w+)\(", str(module)):
+        if toolchain.is_library_function(name):
+            raise UnsupportedError(
+                f"kernel {name!r}",
+                "the device's library has a function of that name",
+                remedy="Rename it.",
+                capability="kernel_name",
+            )
+    return module
 
 
 @cache
