@@ -11,7 +11,7 @@ NEEDED_MB := $(if $(HAS_SYCL),2900,400)
 
 BIN := .venv/bin
 
-.PHONY: verify test lint versions setup clean
+.PHONY: verify test lint versions evidence setup clean
 
 verify: setup
 	$(BIN)/gridpact verify
@@ -42,6 +42,11 @@ setup: .venv/ready
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[$(EXTRAS)]'
 	@touch $@
+
+# The records behind evidence/README.md: both tiers on every subject of this machine. Takes about half an hour.
+evidence: setup
+	rm -f evidence/cpu.jsonl
+	$(BIN)/gridpact verify --tier quick --tier slow --json evidence/cpu.jsonl; $(BIN)/python -m gridpact.conformance.evidence evidence
 
 clean:
 	rm -rf .venv .nox build src/gridpact.egg-info

@@ -368,3 +368,16 @@ def test_value_that_is_no_argument_is_refused_by_name(value):
     assert isinstance(caught.value, TypeError)
     assert caught.value.clause == "ARG-3"
     assert caught.value.subject == "argument 'a' of 'kernel'"
+
+
+@given(st.integers(-(2**70), 2**70), st.sampled_from(["fp16", "bf16", "fp32", "fp64"]))
+def test_integer_for_a_float_is_rounded_once(value, kind):
+    from fractions import Fraction
+
+    step = Fraction(2) ** max(0, abs(value).bit_length() - {"fp16": 11, "bf16": 8, "fp32": 24, "fp64": 53}[kind])
+    due = int(round(Fraction(value) / step) * step)  # Python's round is to even
+    if kind == "fp16" and abs(due) > 65504:
+        with pytest.raises(ContractOverflowError):
+            encode("a", kind, value)
+    else:
+        assert decode(kind, encode("a", kind, value)) == due

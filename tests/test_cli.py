@@ -8,11 +8,18 @@ from typer.testing import CliRunner
 
 import gridpact
 from gridpact import cli
-from gridpact.contract import cases
+from gridpact.conformance import model, report, saboteurs, subjects
 
 
 def run(*arguments):
     return CliRunner().invoke(cli.app, list(arguments))
+
+
+def run_apart(*arguments):
+    """Run in a process of its own: the suite is pytest, which does not nest."""
+    return subprocess.run(
+        [sys.executable, "-m", "gridpact.cli", *arguments], capture_output=True, text=True, timeout=280, check=False
+    )
 
 
 def test_devices_shows_each_device_with_its_facts(sycl):
@@ -24,72 +31,95 @@ def test_devices_shows_each_device_with_its_facts(sycl):
         assert fact in result.output
 
 
-def test_verify_proves_every_clause_on_every_device(sycl):
-    result = run("verify")
-    assert result.exit_code == 0, result.output
-    for clause in cases.CLAUSES:
-        assert clause in result.output
-    assert "FAIL" not in result.output
-    assert f"{2 * len(cases.CASES)} passed, 0 failed, 0 devices not run" in result.output
-
-
-def test_verify_of_one_device():
-    result = run("verify", "--device", "reference")
-    assert result.exit_code == 0
-    assert f"{len(cases.CASES)} passed, 0 failed" in result.output
-    assert "sycl:cpu" not in result.output
-
-
-def test_verify_fails_when_a_case_fails(monkeypatch):
-    def fail(subject):
-        raise cases.CaseFailedError("programs", 8, 7)
-
-    broken = [cases.Case("GRID-4", "made_to_fail", fail), cases.CASES[0]]
-    monkeypatch.setattr(cli, "CASES", broken)
-    result = run("verify", "--device", "reference")
-    assert result.exit_code == 1
-    assert "FAILED GRID-4 on reference, made_to_fail" in result.output
-    assert "due 8, seen 7" in result.output
-    assert "1 passed, 1 failed" in result.output
-
-
-def test_verify_fails_when_nothing_was_asked(monkeypatch):
-    monkeypatch.setattr(cli, "CASES", [])
-    assert run("verify", "--device", "reference").exit_code == 1
-
-
-@pytest.mark.parametrize("name", ["abacus", "sycl:gpu:99"])
-def test_unknown_device_is_named_without_a_traceback(sycl, name):
-    ran = subprocess.run(
-        [sys.executable, "-m", "gridpact.cli", "verify", "--device", name], capture_output=True, text=True, check=False
-    )
-    assert ran.returncode in (1, 2)
-    assert "Traceback" not in ran.stderr + ran.stdout
-    assert "[DEVICE-1]" in ran.stdout
-
-
-def test_device_that_is_not_usable_fails_when_asked_for(monkeypatch):
-    from gridpact.backends import protocol
-
-    missing = protocol.DeviceStatus("sycl:cpu", False, "sycl: not installed. Run: pip install 'gridpact[sycl]'.")
-    monkeypatch.setattr(cli.backends, "device_status", lambda name: missing)
-    result = run("verify", "--device", "sycl:cpu")
-    assert result.exit_code == 1
-    assert "NOT RUN" in result.output
-    assert "pip install" in result.output
-
-
-def test_device_that_is_missing_does_not_fail_the_others(monkeypatch):
-    from gridpact.backends import protocol, reference
-
-    missing = protocol.DeviceStatus("sycl:cpu", False, "sycl: not installed.")
-    monkeypatch.setattr(cli.backends, "device_statuses", lambda: iter([reference.status("reference"), missing]))
-    result = run("verify")
-    assert result.exit_code == 0
-    assert "NOT RUN sycl: not installed." in result.output
-    assert "1 devices not run" in result.output
-
-
 def test_version_and_help():
     assert run("--version").output == f"gridpact {gridpact.__version__}\n"
     assert "verify" in run("--help").output
+
+
+def test_verify_shows_the_table_the_answers_and_the_summary_last():
+    ran = run_apart("verify", "-s", "gridpact:reference")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    lines = ran.stdout.splitlines()
+    for clause in model.CLAUSES:
+        assert any(line.startswith(f"│ {clause} ") for line in lines), clause
+    for question in (*report.RUN_TIME_TESTS, *report.OPEN_POINTS):
+        assert question.text.split()[0] in ran.stdout
+    assert "Seven run-time tests" in ran.stdout
+    assert "Seven open points" in ran.stdout
+    assert lines[-1].endswith("; 0 fail the run")
+    assert "\x1b[" not in ran.stdout  # no colour on a pipe
+
+
+def test_verify_asks_one_clause_of_one_subject():
+    ran = run_apart("verify", "-s", "gridpact:reference", "-c", "GRID-2", "-q")
+    assert ran.returncode == 0
+    assert ran.stdout == "4 cases: 4 pass; 0 fail the run\n"
+
+
+def test_violations_by_others_are_findings_and_shown_with_a_program(sycl):
+    ran = run_apart("verify", "-s", "triton:interpreter", "-c", "GRID-1", "-v")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "unguarded" in ran.stdout.splitlines()[-1]
+
+
+def test_a_saboteur_fails_the_run_and_shows_what_was_due_and_seen():
+    ran = run_apart("verify", "--saboteur", "drop-fourth-axis")
+    assert ran.returncode == 1
+    assert "VIOLATED gridpact:reference  GRID-3:other_length_is_refused" in ran.stdout
+    assert "due   ValueError [GRID-3] before anything ran" in ran.stdout
+    assert "seen  8 programs ran, no error" in ran.stdout
+    assert "coordinates[(2, 2, 2, 2)]" in ran.stdout
+
+
+def test_saboteurs_can_be_listed():
+    result = run("verify", "--saboteur", "list")
+    assert result.exit_code == 0
+    for name in saboteurs.SABOTEURS:
+        assert name in result.output
+
+
+def test_list_prints_subjects_and_addresses():
+    result = run("verify", "--list")
+    assert result.exit_code == 0
+    lines = result.output.splitlines()
+    assert set(subjects.SUBJECTS) <= set(lines)
+    assert {case.id for case in model.select()} <= set(lines)
+
+
+def test_plan_prints_each_clause_with_what_its_cases_ask():
+    result = run("verify", "--plan", "-c", "GRID-3")
+    assert result.exit_code == 0
+    assert "GRID-3 (guardrail)" in result.output
+    assert "none is dropped." in " ".join(result.output.split())
+    assert "GRID-3:other_length_is_refused, 7 cases" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--subject", "gridpact:syc:cpu"), "Did you mean 'gridpact:sycl:cpu'?"),
+        (("--clause", "GRID-99"), "no clause 'GRID-99'"),
+        (("--case", "GRID-4:nothing"), "no case matches"),
+        (("--tier", "fast"), "tier 'fast': not known"),
+        (("--saboteur", "swapxy"), "Did you mean 'swap-xy'?"),
+    ],
+)
+def test_a_mistake_in_the_options_is_named_without_a_traceback(options, told):
+    ran = run_apart("verify", *options)
+    assert ran.returncode == 2
+    assert told in " ".join(ran.stdout.split())
+    assert "Traceback" not in ran.stderr + ran.stdout
+
+
+def test_a_subject_that_is_not_here_is_told_and_fails_if_asked_for(tmp_path, monkeypatch):
+    info = tmp_path / "missing-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: missing\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[gridpact.subjects]\nno:driver = no_such_module:Subject\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    asked = run_apart("verify", "-s", "no:driver", "-c", "GRID-2", "-q")
+    assert asked.returncode == 1
+    assert "No module named 'no_such_module'" in asked.stdout
+    unasked = run_apart("verify", "-c", "GRID-2", "-q")
+    assert unasked.returncode == 0
+    assert "NOT RUN no:driver: ModuleNotFoundError" in unasked.stdout

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 import gridpact
-from gridpact.contract import reference_probes
+from gridpact.contract import kernels
 from gridpact.hooks import observe
 
-KERNEL = reference_probes.optional
+PROBES = kernels("reference")
+KERNEL = PROBES.optional
 
 
 @pytest.fixture(autouse=True)
@@ -129,10 +130,10 @@ def test_hooks_that_add_and_remove_hooks_do_not_disturb_the_running_launch():
 
 def test_observer_of_one_kernel_does_not_see_others():
     calls = []
-    with observe(lambda m: calls.append(m["name"]), kernel=reference_probes.coordinates):
+    with observe(lambda m: calls.append(m["name"]), kernel=PROBES.coordinates):
         launch()
         assert calls == []
-        reference_probes.coordinates[1](np.zeros(7, np.int32), 1, 1)
+        PROBES.coordinates[1](np.zeros(7, np.int32), 1, 1)
     assert calls == ["coordinates"]
 
 
@@ -157,7 +158,7 @@ def test_metadata_function_is_called_for_observers_only():
 
     def describe(grid, metadata, arguments):
         calls.append((grid, metadata.name, sorted(arguments)))
-        return {"flops": 12, "name": "cannot be overridden"}
+        return {"flops": 12, "name": "kernel [n=1]"}
 
     @gridpact.jit(launch_metadata=describe)
     def kernel(seen):
@@ -171,15 +172,12 @@ def test_metadata_function_is_called_for_observers_only():
     assert calls == []  # nobody looked
     with observe(enter=lambda m: found.append(m["flops"]), exit=lambda m: found.append(m["name"])):
         kernel[3](np.zeros(1))
-    assert found == [12, "kernel"]
+    assert found == [12, "kernel [n=1]"]
     assert calls == [((3, 1, 1), "kernel", ["seen"])]
 
 
 def test_hook_cannot_steer(device):
-    if device == "reference":
-        probes = reference_probes
-    else:
-        from gridpact.contract import triton_probes as probes
+    probes = PROBES if device == "reference" else kernels("triton")
     plain, watched = np.full(7 * 6, -77, np.int32), np.full(7 * 6, -77, np.int32)
     plain[::7] = watched[::7] = 0
 

@@ -1,18 +1,17 @@
 """Launches on each device: what comes back, refusals before anything ran, threads, identity of binaries."""
 
-import importlib
 import threading
 
 import numpy as np
 import pytest
 
 import gridpact
-from gridpact.cli import _PROBES
+from gridpact.contract import kernels
 
 
 @pytest.fixture
 def probes(device):
-    return importlib.import_module(_PROBES[device.partition(":")[0]][0])
+    return kernels("reference" if device == "reference" else "triton")
 
 
 def poisoned(n=7):

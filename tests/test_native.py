@@ -11,6 +11,7 @@ import pytest
 import gridpact
 from gridpact import native, toolchain
 from gridpact.arguments import classify
+from gridpact.contract import kernels
 
 PROGRAM = """
     import numpy as np
@@ -18,7 +19,9 @@ PROGRAM = """
     from gridpact import native
 
     native._FLAGS = (*native._FLAGS, "-fsanitize=address", "-g", "-fno-omit-frame-pointer")
-    from gridpact.contract import triton_probes as probes
+    from gridpact.contract import kernels
+
+    probes = kernels("triton")
 
     seen = np.zeros(7 * 24, np.int32)
     probes.coordinates[(4, 3, 2)](seen, 4, 3)
@@ -87,7 +90,7 @@ def resident_kib():
 @pytest.mark.parametrize("launches", [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 @pytest.mark.timeout(1800)
 def test_launches_leave_no_memory_behind(sycl, launches, is_asynchronous):
-    from gridpact.contract.triton_probes import optional
+    optional = kernels("triton").optional
 
     stream = gridpact.Stream() if is_asynchronous else None
     options = {"stream": stream} if is_asynchronous else {}
@@ -100,20 +103,20 @@ def test_launches_leave_no_memory_behind(sycl, launches, is_asynchronous):
     assert sizes[-1] <= sizes[0] * 1.01, sizes
 
 
-@pytest.mark.parametrize("kernels", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("binaries", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.timeout(1800)
-def test_binaries_that_come_and_go_leave_no_memory_behind(sycl, kernels):
-    from gridpact.contract.triton_probes import optional
+def test_binaries_that_come_and_go_leave_no_memory_behind(sycl, binaries):
+    optional = kernels("triton").optional
 
     device, seen = gridpact.open_device(sycl), np.zeros(1, np.int64)
     compiled = optional.warmup(seen, None)
     leaves = classify(optional.signature, {"seen": seen, "extra": None}).leaves
     sizes = []
-    for i in range(kernels):
+    for i in range(binaries):
         binary = toolchain.Binary(compiled.asm, "spv", compiled.metadata)  # a new one: loaded again
         kernel = device.load(binary, leaves, device.default_stream())
         assert device.load(binary, leaves, device.default_stream()) is kernel
         del binary, kernel
-        if i % (kernels // 10) == kernels // 10 - 1:
+        if i % (binaries // 10) == binaries // 10 - 1:
             sizes.append(resident_kib())
     assert sizes[-1] <= sizes[0] * 1.01, sizes

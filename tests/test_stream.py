@@ -40,7 +40,7 @@ def test_handle_must_be_an_address(value):
 @pytest.mark.parametrize("way", ["option", "context"])
 def test_stream_reaches_the_backend_by_identity(way, monkeypatch):
     from gridpact import backends
-    from gridpact.contract import reference_probes
+    from gridpact.contract import kernels
 
     sentinel, accepted = object(), []
     device = backends.open_device("reference")
@@ -52,10 +52,10 @@ def test_stream_reaches_the_backend_by_identity(way, monkeypatch):
     monkeypatch.setattr(type(device), "accept_stream", accept)
     seen = np.full(1, -77, np.int64)
     if way == "option":
-        reference_probes.optional[1](seen, None, stream=sentinel, device="reference")
+        kernels("reference").optional[1](seen, None, stream=sentinel, device="reference")
     else:
         with gridpact.stream(sentinel):
-            reference_probes.optional[1](seen, None, device="reference")
+            kernels("reference").optional[1](seen, None, device="reference")
     assert len(accepted) == 1
     assert accepted[0] is sentinel
     assert seen[0] == 1

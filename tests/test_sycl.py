@@ -14,6 +14,7 @@ from gridpact import spirv, toolchain
 from gridpact.arguments import Leaf, classify
 from gridpact.backends import protocol
 from gridpact.backends import sycl as backend
+from gridpact.contract import kernels
 
 
 @pytest.fixture
@@ -23,9 +24,7 @@ def cpu(sycl):
 
 @pytest.fixture
 def probes(sycl):
-    from gridpact.contract import triton_probes
-
-    return triton_probes
+    return kernels("triton")
 
 
 def run_program(tmp_path, text, **environment):
@@ -259,10 +258,8 @@ def test_memory_elsewhere_is_refused_with_both_devices(cpu):
         def data_ptr(self):
             return 4096
 
-    from gridpact.contract import triton_probes
-
     with pytest.raises(gridpact.ContractError, match=r"'seen' of 'optional'.*sycl:cpu can reach.*cuda:1.*\[DEVICE-1\]"):
-        triton_probes.optional[1](CudaTensor(), None)
+        kernels("triton").optional[1](CudaTensor(), None)
 
 
 # -- processes
@@ -310,7 +307,8 @@ def test_without_a_compiler_dpctl_launches_with_its_limit(sycl, tmp_path):
     check()
     device = backends.open_device("sycl:cpu")
     print(device.limits.threads_in_launch, backends.device_status("sycl:cpu").facts["via"])
-    from gridpact.contract import triton_probes as probes
+    from gridpact.contract import kernels
+    probes = kernels("triton")
     seen = np.full(7, -77, np.int32)
     seen[0] = 0
     probes.coordinates[1](seen, 1, 1)

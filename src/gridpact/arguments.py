@@ -423,6 +423,7 @@ def _integer_range(kind: str) -> tuple[int, int]:
 _RANGES: Final = {kind: _integer_range(kind) for kind in SIZES if kind[0] in "iu"}
 # Significand bits with the hidden one, and the exponent of the last place of subnormals.
 _FLOATS: Final = {"fp16": (11, -24, 65504.0), "bf16": (8, -133, 3.3895313892515355e38)}
+_SIGNIFICANDS: Final = {"fp16": 11, "bf16": 8, "fp32": 24, "fp64": 53}  # bits, with the hidden one
 _FLOAT_FORMATS: Final = {"fp16": "<e", "fp32": "<f", "fp64": "<d"}
 
 
@@ -446,9 +447,19 @@ def encode(subject: str, kind: str, value: Any) -> int:
     if not isinstance(value, (int, float)):
         raise ContractTypeError(subject, f"declared {kind}, expected a float", value, clause="ARG-2")
     try:
-        return _encode_float(kind, float(value))
+        return _encode_float(kind, _float_of(kind, value))
     except OverflowError:
         raise ContractOverflowError(subject, f"declared {kind}, and too large for it", value, clause="ARG-2") from None
+
+
+def _float_of(kind: str, value: int | float) -> float:
+    """Give an int as a float of no more bits than its type holds, so that no second rounding follows."""
+    excess = abs(value).bit_length() - _SIGNIFICANDS[kind] if isinstance(value, int) else 0
+    if excess <= 0:
+        return float(value)
+    whole, rest, half = abs(int(value)) >> excess, abs(int(value)) & ((1 << excess) - 1), 1 << (excess - 1)
+    whole += rest > half or (rest == half and whole & 1)
+    return math.copysign(math.ldexp(float(whole), excess), value)
 
 
 def _encode_float(kind: str, value: float) -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
+import os
 import platform
-from collections import Counter
-from typing import Annotated, Final
+import shutil
+import tempfile
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -15,9 +18,6 @@ from rich.table import Table
 
 import gridpact
 from gridpact import backends
-from gridpact.backends.protocol import DeviceStatus
-from gridpact.contract.cases import CASES, CLAUSES, Case, Subject
-from gridpact.errors import LaunchError
 
 app: Final = typer.Typer(
     help="The launch layer of Triton kernels, made strict.",
@@ -25,12 +25,6 @@ app: Final = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-# Backend -> module with the probe kernels in its language, and the warps to cross grids with.
-_PROBES: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
-    "reference": ("gridpact.contract.reference_probes", (1,)),
-    "sycl": ("gridpact.contract.triton_probes", (1, 2, 4, 8, 32)),
-}
 
 
 @app.callback(invoke_without_command=True)
@@ -58,69 +52,182 @@ def devices() -> None:
 
 @app.command()
 def verify(
-    device: Annotated[
-        list[str] | None, typer.Option(help="Prove this device only; may be repeated. All usable ones if not given.")
+    subject: Annotated[
+        list[str] | None, typer.Option("--subject", "-s", help="Whom to ask; may be repeated. All if not given.")
     ] = None,
+    clause: Annotated[list[str] | None, typer.Option("--clause", "-c", help="A clause, such as GRID-4.")] = None,
+    case: Annotated[list[str] | None, typer.Option("--case", help="Address of a case; * is a wildcard.")] = None,
+    tier: Annotated[list[str] | None, typer.Option(help="quick (default) or slow; repeat for both.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Append the records to this file, one JSON line a case.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List subjects and addresses, and ask nothing.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Print each clause with what its cases ask.")] = False,
+    saboteur: Annotated[
+        str, typer.Option(help="Break our launcher in this way and watch the suite find it; 'list' lists them.")
+    ] = "",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="The summary alone.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Every violation in full.")] = False,
 ) -> None:
-    """Launch real kernels on every device found and prove what they saw.
+    """Ask launchers the clauses of the contract, and prove the answers by what kernels wrote.
 
-    Ends with 0 if every case passed on every device, with 1 if one failed or there was nothing to prove.
+    Ends with 0 if each of our own subjects passed all that is not on the list of allowed unsupported cases; violations
+    by others are findings. Ends with 1 if not, or if there was nothing to ask; with 2 for a mistake in the options.
     """
+    from gridpact.conformance import model, saboteurs, subjects
+
     console = Console()
     try:
-        statuses = [backends.device_status(name) for name in device] if device else list(backends.device_statuses())
-    except LaunchError as error:
+        cases = model.select(clause or (), case or (), tier or ("quick",))  # type: ignore[arg-type]
+        chosen = _chosen(subject or [], subjects.available(), saboteur, saboteurs.SABOTEURS, tier or [])
+    except ValueError as error:
         console.print(f"[red]{escape(str(error))}[/]", highlight=False)
         raise typer.Exit(2) from error
-    usable = [status for status in statuses if status.is_usable]
-    unusable = [status for status in statuses if not status.is_usable]
-    console.print(f"gridpact {gridpact.__version__}, Python {platform.python_version()}, {platform.platform()}")
-    for status in usable:
-        console.print(f"  {status.name}: {', '.join(status.facts[k] for k in ('device', 'via'))}", highlight=False)
-    passed: Counter[tuple[str, str]] = Counter()
-    failures: list[tuple[str, Case, Exception]] = []
-    with Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        console=console, transient=True, disable=not console.is_terminal,
-    ) as progress:  # fmt: skip
-        task = progress.add_task("", total=len(usable) * len(CASES))
-        for status in usable:
-            module, num_warps = _PROBES[status.name.partition(":")[0]]
-            subject = Subject(status.name, importlib.import_module(module), num_warps)
-            for case in CASES:
-                progress.update(task, description=f"{status.name} {case.clause}")
-                try:
-                    case.run(subject)
-                except Exception as raised:  # a case may fail in any way; it is reported, and the others run
-                    failures.append((status.name, case, raised))
-                else:
-                    passed[status.name, case.clause] += 1
-                progress.advance(task)
-    console.print(_table(usable, passed))
-    for name, case, failure in failures:
-        console.print(f"[red]FAILED[/] {case.clause} on {name}, {case.name}", highlight=False)
-        console.print(f"  {type(failure).__name__}: {escape(str(failure))}", highlight=False)
-    for status in unusable:
-        console.print(f"[yellow]NOT RUN[/] {escape(status.reason)}", highlight=False)
-    total = sum(passed.values())
-    console.print(f"{total} passed, {len(failures)} failed, {len(unusable)} devices not run", highlight=False)
-    raise typer.Exit(1 if failures or (unusable and device) or not total else 0)
+    if saboteur == "list":
+        _list_saboteurs(console, saboteurs.SABOTEURS)
+    elif list_:
+        for name in chosen:
+            console.print(name, highlight=False)
+        for entry in cases:
+            console.print(entry.id, highlight=False, soft_wrap=True)
+    elif plan:
+        _print_plan(console, cases)
+    else:
+        raise typer.Exit(_run(console, chosen, bool(subject), cases, json, saboteur, quiet, verbose))
 
 
-def _table(usable: list[DeviceStatus], passed: Counter[tuple[str, str]]) -> Table:
-    table = Table(title="Proven by what the kernels wrote", title_justify="left")
-    table.add_column("clause", no_wrap=True)
-    table.add_column("means")
-    for status in usable:
-        table.add_column(status.name, justify="right", no_wrap=True)
-    for clause, sentence in CLAUSES.items():
-        asked = sum(case.clause == clause for case in CASES)
-        cells = []
-        for status in usable:
-            count = passed[status.name, clause]
-            cells.append(f"[green]pass {count}/{asked}[/]" if count == asked else f"[red]FAIL {count}/{asked}[/]")
-        table.add_row(clause, sentence, *cells)
-    return table
+def _chosen(
+    given: list[str], known: dict[str, str], saboteur: str, saboteurs: dict[str, Any], tiers: list[str]
+) -> list[str]:
+    """Give the subjects to ask, or say which name is unknown."""
+    from gridpact.metadata import nearest_name
+
+    for name in given:
+        if name not in known:
+            raise ValueError(f"subject {name!r}: not known. {nearest_name(name, known)}")
+    for tier in tiers:
+        if tier not in ("quick", "slow"):
+            raise ValueError(f"tier {tier!r}: not known. Known: quick, slow.")
+    if saboteur and saboteur != "list":
+        if saboteur not in saboteurs:
+            raise ValueError(f"saboteur {saboteur!r}: not known. {nearest_name(saboteur, saboteurs)}")
+        return [saboteurs[saboteur].subject]
+    return given or list(known)
+
+
+def _list_saboteurs(console: Console, saboteurs: dict[str, Any]) -> None:
+    table = Table(title="Saboteurs: launchers that are broken in one way", title_justify="left")
+    for column in ("name", "subject", "breaks", "how"):
+        table.add_column(column, no_wrap=column in ("name", "subject"))
+    for name, broken in saboteurs.items():
+        table.add_row(name, broken.subject, ", ".join(sorted(broken.clauses)), broken.how)
+    console.print(table)
+
+
+def _print_plan(console: Console, cases: list[Any]) -> None:
+    from gridpact.conformance.model import CLAUSES
+
+    for number, entered in CLAUSES.items():
+        mine = [case for case in cases if case.clause == number]
+        if not mine:
+            continue
+        console.print(f"\n[bold]{number}[/] [dim]({entered.basis})[/] {escape(entered.sentence)}", highlight=False)
+        if entered.why:
+            console.print(f"  [dim]Without it: {escape(entered.why)}[/]", highlight=False)
+        for name in dict.fromkeys(case.name for case in mine):
+            same = [case for case in mine if case.name == name]
+            told = f"  {same[0].kind}, {same[0].tier}: {same[0].plan} [dim]{number}:{name}, {len(same)} cases[/]"
+            console.print(told, highlight=False)
+
+
+def _run(
+    console: Console,
+    chosen: list[str],
+    is_named: bool,
+    cases: list[Any],
+    json: Path | None,
+    saboteur: str,
+    quiet: bool,
+    verbose: bool,
+) -> int:
+    """Run the suite on pytest with a display of our own."""
+    import pytest
+
+    from gridpact.conformance import evidence, report
+
+    with tempfile.TemporaryDirectory(prefix="gridpact-verify-") as folder:
+        records = json or Path(folder) / "records.jsonl"
+        before = records.stat().st_size if records.exists() else 0
+        options = [
+            *("-c", os.devnull, "--rootdir", folder, "-p", "no:cacheprovider", "-p", "no:terminalreporter"),
+            *("-p", "no:faulthandler", "-p", "gridpact.conformance.plugin", "--records", str(records)),
+            *(f"--case={entry.id}" for entry in cases),
+            *(f"--subject={name}" for name in chosen if is_named or saboteur),
+            f"--saboteur={saboteur}",
+            str(files("gridpact.contract").joinpath("__init__.py")),
+        ]
+        os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+        if not quiet:
+            console.print(f"gridpact {gridpact.__version__}, Python {platform.python_version()}, {platform.platform()}")
+        display = _Display(console, quiet)
+        code = int(pytest.main(options, plugins=[display]))
+        with records.open("rb") as file:
+            file.seek(before)
+            (new := Path(folder) / "new.jsonl").write_bytes(file.read())
+        found = list(evidence.read(new))
+    asked = list(dict.fromkeys(record.subject for record in found))
+    if not quiet and found:
+        report.show(console, found, asked, limit=10**6 if verbose else 6)
+    for name, reason in display.not_run.items():
+        console.print(f"[yellow]NOT RUN[/] {escape(name)}: {escape(reason)}", highlight=False, soft_wrap=True)
+    for text in display.failed:
+        console.print(f"[red]FAILED[/] {escape(text)}", highlight=False, soft_wrap=True)
+    console.print(report.summary(found, len(display.failed)), highlight=False, soft_wrap=True)
+    return 0 if code == 0 and found else 1
+
+
+class _Display:
+    """What pytest's own reporter would be, in our form: progress while it runs, failures kept for the end."""
+
+    def __init__(self, console: Console, quiet: bool) -> None:
+        self.failed: list[str] = []
+        self.not_run: dict[str, str] = {}
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=quiet or not console.is_terminal,
+        )
+        self._task = self._progress.add_task("starting", total=None)
+
+    def pytest_sessionstart(self) -> None:
+        self._progress.start()
+
+    def pytest_collection_finish(self, session: Any) -> None:
+        from gridpact.conformance.plugin import WORKERS
+
+        for name, worker in session.config.stash[WORKERS].items():
+            if not worker.facts.get("ready"):
+                self.not_run[name] = worker.facts.get("reason", "")
+        self._progress.update(self._task, total=len(session.items))
+
+    def pytest_runtest_logstart(self, nodeid: str, location: Any) -> None:
+        width = max(20, shutil.get_terminal_size().columns - 50)
+        self._progress.update(self._task, description=location[2][:width].ljust(width))
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.when == "call":
+            self._progress.advance(self._task)
+        if report.failed:
+            self.failed.append(f"{report.location[2]}\n  {report.longreprtext}")
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed:
+            self.failed.append(report.longreprtext)
+
+    def pytest_sessionfinish(self) -> None:
+        self._progress.stop()
 
 
 if __name__ == "__main__":

@@ -173,7 +173,6 @@ def _observable(compiled: CompiledKernel, call: Call, programs: Grid, desc: Laun
     own = call.kernel.launch_metadata
     returned = own(programs, compiled.metadata, dict(call.bound)) if own is not None else {}
     return {
-        **(returned or {}),
         "name": compiled.name,
         "function": desc.kernel,
         "stream": desc.stream.handle,
@@ -183,6 +182,7 @@ def _observable(compiled: CompiledKernel, call: Call, programs: Grid, desc: Laun
         "num_warps": compiled.metadata.num_warps,
         "shared": compiled.metadata.shared,
         "arguments": dict(call.bound),
+        **(returned or {}),  # last: a kernel may name its launches for a profiler
     }
 
 

@@ -67,7 +67,7 @@ class LaunchMetadata(Mapping[str, Any]):
 
     Keys: `name`, `function` (the driver's kernel handle), `stream`, `hash` (identity of the binary), `grid` (three
     ints, x first), `device`, `num_warps`, `shared` (bytes), `arguments` (by name), and what the kernel's own
-    `launch_metadata=` function returned.
+    `launch_metadata=` function returned, which may replace these.
     """
 
     def __init__(self, build: Callable[[], dict[str, Any]]) -> None:

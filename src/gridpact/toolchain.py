@@ -239,9 +239,11 @@ class _Strip(ast.NodeTransformer):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         arguments = node.args
         node.decorator_list, node.returns = [], None
-        arguments.defaults = []
-        arguments.kw_defaults = [None] * len(arguments.kwonlyargs)
-        for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+        arguments.defaults, arguments.kw_defaults = [], []
+        # The values come in order; Triton before 3.9 knows neither positional-only nor keyword-only parameters.
+        arguments.args = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        arguments.posonlyargs, arguments.kwonlyargs = [], []
+        for argument in arguments.args:
             argument.annotation = None
         return node
 

@@ -152,7 +152,7 @@ class Launcher:
             if type(value) in (int, bool, float, str) and typed(value) != typed(self.constants.get(path, value)):
                 raise self._built_for(subject, f"the constant {self.constants[path]!r}", value)
         elif not tree.startswith("*"):
-            kind = tree.replace("u1", "i1")
+            kind = "i1" if tree == "u1" else tree
             leaf = Leaf(subject, kind, encode(subject, kind, value))
             if path in self.divisible and value % ALIGNMENT:
                 raise self._built_for(subject, f"multiples of {ALIGNMENT}", value)

@@ -12,9 +12,10 @@ It needs neither Triton nor a driver. It is the definition and never the oracle:
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -50,7 +51,9 @@ class _Function:
     """A kernel of this backend: the function, and how its arguments are put together from encoded leaves."""
 
     def __init__(self, function: Callable[..., Any], arguments: Classified) -> None:
-        self.function = function
+        parameters = inspect.signature(function).parameters.values()
+        named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]  # the last ones
+        self.function = _by_position(function, named) if named else function
         self.types = list(arguments.types.values())
         self.constants = dict(arguments.constants)
 
@@ -70,7 +73,20 @@ class _Function:
         return decode(leaf.kind, leaf.bits) if leaf.pointer is None else leaf.pointer.tensor
 
 
+def _by_position(function: Callable[..., Any], named: list[str]) -> Callable[..., Any]:
+    @wraps(function)
+    def call(*arguments: Any) -> Any:
+        split = len(arguments) - len(named)
+        return function(*arguments[:split], **dict(zip(named, arguments[split:], strict=True)))
+
+    return call
+
+
 _NO_WARPS: Final = "a program is one call of a Python function"
+
+
+def _count(value: object) -> str | None:
+    return None if isinstance(value, int) and value > 0 else "expected an int of 1 or more"
 
 
 class ReferenceDevice:
@@ -81,8 +97,8 @@ class ReferenceDevice:
     limits = Limits(_NAME, (_UNBOUNDED,) * 3, 1, 0, _UNBOUNDED)
     capabilities = frozenset({"fp16", "fp64", "host_memory"})
     options: Mapping[str, Option] = {
-        "num_warps": Option(1, "irrelevant", _NO_WARPS),
-        "num_stages": Option(1, "irrelevant", _NO_WARPS),
+        "num_warps": Option(1, "irrelevant", _NO_WARPS, _count),
+        "num_stages": Option(1, "irrelevant", _NO_WARPS, _count),
         "num_ctas": Option(1, "default only", _NO_WARPS),
     }
 

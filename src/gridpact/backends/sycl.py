@@ -102,7 +102,7 @@ class _Route(Protocol):
     def free_event(self, event: _Handle) -> None: ...
 
 
-_SPIRV, _DEVICE_BINARY, _BUNDLE = 0, 1, 2  # what `load` is given; as in native/sycl.cpp
+_SPIRV, _DEVICE_BINARY, _BUNDLE, _SOURCE = 0, 1, 2, 3  # what `load` is given; as in native/sycl.cpp
 _Three = ctypes.c_uint64 * 3
 
 
@@ -351,7 +351,10 @@ class _Dpctl:
 
     def load(self, queue: _Handle, code: bytes, kind: int, name: str, flags: str) -> tuple[_Handle, bytes]:
         try:
-            program = self._dpctl.program.create_program_from_spirv(self._queue(queue), code, flags)
+            if kind == _SOURCE:
+                program = self._dpctl.program.create_program_from_source(self._queue(queue), code.decode(), flags)
+            else:
+                program = self._dpctl.program.create_program_from_spirv(self._queue(queue), code, flags)
             return self._own(program.get_sycl_kernel(name)), b""
         except Exception as error:  # its own class is not public under one name
             remedy = "Install g++ to have the runtime's build log."
@@ -602,7 +605,8 @@ class SyclDevice:
             loaded = self._loaded.setdefault(binary, {})
             kernel = loaded.get(context)
             if kernel is None:
-                self._check_parameters(binary, leaves)
+                if binary.kind == "spv":  # a kernel in OpenCL C says nothing of its parameters
+                    self._check_parameters(binary, leaves)
                 kernel = loaded[context] = _Kernel(self.route, self._load(binary, stream.handle))
         return kernel
 
@@ -637,6 +641,8 @@ class SyclDevice:
     def _load(self, binary: toolchain.Binary, queue: _Handle) -> _Handle:
         name, flags = binary.metadata.name, binary.metadata.build_flags
         try:
+            if binary.kind == "cl":
+                return self.route.load(queue, binary.code, _SOURCE, name, flags)[0]
             if self.found.via != "opencl":
                 return self.route.load(queue, binary.code, _BUNDLE, name, flags)[0]
             code = spirv.for_cpu(binary.code) if self.is_cpu else binary.code

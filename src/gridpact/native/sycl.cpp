@@ -17,6 +17,9 @@
 
 namespace {
 
+// What gp_kernel_load is given; as in backends/sycl.py.
+enum Kind { kSpirv = 0, kDeviceBinary = 1, kBundle = 2, kSource = 3 };
+
 thread_local std::string last_error;
 
 template <typename F, typename R>
@@ -52,17 +55,21 @@ struct Kernel {
   ~Kernel() { if (value) clReleaseKernel(value); }
 };
 
-sycl::kernel load_opencl(const sycl::queue &queue, const unsigned char *data, size_t size, bool is_binary,
-                         const char *name, const char *flags, std::vector<unsigned char> *made) {
+sycl::kernel load_opencl(const sycl::queue &queue, const unsigned char *data, size_t size, int kind, const char *name,
+                         const char *flags, std::vector<unsigned char> *made) {
   auto context = queue.get_context();
   cl_context cl_ctx = sycl::get_native<sycl::backend::opencl>(context);
   cl_device_id device = sycl::get_native<sycl::backend::opencl>(queue.get_device());
   cl_int code = CL_SUCCESS, status = CL_SUCCESS;
   Program program;
-  if (is_binary) {
+  if (kind == kDeviceBinary) {
     program.value = clCreateProgramWithBinary(cl_ctx, 1, &device, &size, &data, &status, &code);
     check(code, "clCreateProgramWithBinary");
     check(status, "clCreateProgramWithBinary (binary status)");
+  } else if (kind == kSource) {
+    const char *text = reinterpret_cast<const char *>(data);
+    program.value = clCreateProgramWithSource(cl_ctx, 1, &text, &size, &code);
+    check(code, "clCreateProgramWithSource");
   } else {
     program.value = clCreateProgramWithIL(cl_ctx, data, size, &code);
     check(code, "clCreateProgramWithIL");
@@ -191,16 +198,16 @@ int gp_queue_is_on(void *queue, int index) {
   return guarded(-1, [&] { return static_cast<int>(static_cast<sycl::queue *>(queue)->get_device() == devices().at(index)); });
 }
 
-/// Loads SPIR-V (kind 0: through OpenCL, with a build log; kind 2: as a kernel bundle) or a device binary made here before (kind 1).
-/// With `made`, kind 0 gives the device binary, to be freed with gp_bytes_free. Null on failure.
+/// Loads SPIR-V (kSpirv: through OpenCL, with a build log; kBundle: as a kernel bundle), a device binary that kSpirv made
+/// before, or OpenCL C. With `made`, kSpirv gives the device binary, to be freed with gp_bytes_free. Null on failure.
 void *gp_kernel_load(void *queue, const unsigned char *data, size_t size, int kind, const char *name, const char *flags,
                      unsigned char **made, size_t *made_size) {
   return guarded(static_cast<void *>(nullptr), [&]() -> void * {
     auto &q = *static_cast<sycl::queue *>(queue);
-    if (kind == 2) return new sycl::kernel(load_bundle(q, data, size, name));
+    if (kind == kBundle) return new sycl::kernel(load_bundle(q, data, size, name));
     std::vector<unsigned char> binary;
     auto kernel = std::make_unique<sycl::kernel>(
-        load_opencl(q, data, size, kind == 1, name, flags, made ? &binary : nullptr));
+        load_opencl(q, data, size, kind, name, flags, made ? &binary : nullptr));
     if (made) {
       auto copy = std::make_unique<unsigned char[]>(binary.size());
       std::memcpy(copy.get(), binary.data(), binary.size());

@@ -1,0 +1,195 @@
+"""Evidence: one JSON record per case, appended as it ends, so that a crash of the run loses only the running case."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+__all__ = ["Record", "Recorder", "read", "summary"]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one subject answered to one case.
+
+    Attributes
+    ----------
+    clause, case
+        Address of the case.
+    subject
+        Who was asked.
+    verdict
+        `pass`, `violated`, `unguarded`, `unsupported`, `unimplemented` or `error`.
+    expected, observed
+        What was due and what was seen; for `unsupported` the reason is in `observed`.
+    device, driver, versions
+        What it ran on and with.
+    duration_s
+        Of the case alone, seconds.
+    is_own
+        Whether the subject is ours.
+    asked, program
+        Of a violation: the launch in a line, and the smallest program that shows it.
+    command, date
+        How and when it was asked (UTC).
+    """
+
+    clause: str
+    case: str
+    subject: str
+    verdict: str
+    expected: str = ""
+    observed: str = ""
+    device: str = ""
+    driver: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    duration_s: float = 0.0
+    is_own: bool = False
+    asked: str = ""
+    program: str = ""
+    stderr: str = ""
+    checks: int = 0
+    command: str = ""
+    date: str = ""
+
+    def line(self) -> bytes:
+        """Give the record as one line of JSON."""
+        return json.dumps(asdict(self), ensure_ascii=False).encode() + b"\n"
+
+
+class Recorder:
+    """Appends records to a file: one write per record, straight to the system."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def write(self, record: Record) -> None:
+        """Append a record."""
+        os.write(self._handle, record.line())
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._handle)
+
+
+def read(path: Path) -> Iterator[Record]:
+    """Give the records of a file; a last line that was cut off by a crash is left out."""
+    known = Record.__dataclass_fields__
+    for line in path.read_bytes().splitlines(keepends=True):
+        if not line.endswith(b"\n"):
+            return
+        fields: dict[str, Any] = json.loads(line)
+        yield Record(**{name: value for name, value in fields.items() if name in known})
+
+
+def summary(folder: Path) -> str:
+    """Write the README of an evidence folder from its records: confirmed, violated by whom, not run and why."""
+    from gridpact.conformance.model import CLAUSES, load_contract
+
+    load_contract()
+    latest: dict[tuple[str, str], Record] = {}  # of each subject and case, the last answer
+    for path in sorted(folder.glob("*.jsonl")):
+        for record in read(path):
+            latest[record.subject, record.case] = record
+    records = list(latest.values())
+    subjects = list(dict.fromkeys(record.subject for record in records))
+    parts = [
+        "# Evidence\n",
+        _HEAD,
+        "## Who was asked, on what\n",
+        _row("subject", "device", "driver", "versions", "cases", "last"),
+    ]
+    parts.append(_row(*["---"] * 6))
+    for subject in subjects:
+        mine = [record for record in records if record.subject == subject]
+        versions = ", ".join(f"{name} {version}" for name, version in mine[-1].versions.items())
+        last = max(record.date for record in mine)
+        parts.append(_row(f"`{subject}`", mine[-1].device, mine[-1].driver, versions, str(len(mine)), last))
+    parts += [
+        "\n## Clauses\n",
+        _row("clause", *(f"`{subject}`" for subject in subjects)),
+        _row(*["---"] * (len(subjects) + 1)),
+    ]
+    for number in CLAUSES:
+        cells = [
+            _told([r.verdict for r in records if (r.subject, r.clause) == (subject, number)]) for subject in subjects
+        ]
+        if any(cells):
+            parts.append(_row(number, *cells))
+    parts.append("\n## Violated, by whom\n")
+    for subject in subjects:
+        found = [record for record in records if record.subject == subject and record.verdict == "violated"]
+        for number in dict.fromkeys(record.clause for record in found):
+            parts.append(_finding(subject, number, [record for record in found if record.clause == number]))
+    if not any(record.verdict == "violated" for record in records):
+        parts.append("Nothing.\n")
+    parts.append("\n## Unguarded: late, vague or silent, or our own rule differs\n")
+    parts += _listed(records, "unguarded")
+    parts.append("\n## Not run, and why\n")
+    parts += _reasons(records)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+_HEAD: Final = """\
+Made by `python -m gridpact.conformance.evidence evidence` from the records beside it; do not edit. Each record is a
+line of JSON: clause, case, subject, verdict, what was due and seen, device, driver, versions, command, date. Repeat a
+case with `gridpact verify --case 'ADDRESS' -v`.
+"""
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _told(verdicts: list[str]) -> str:
+    if not verdicts:
+        return ""
+    asked = [verdict for verdict in verdicts if verdict != "unsupported"]
+    worst = next((v for v in ("error", "violated", "unguarded") if v in asked), "pass" if asked else "unsupported")
+    return f"{worst} {asked.count('pass')}/{len(asked)}" if asked else "not run"
+
+
+def _finding(subject: str, number: str, records: list[Record]) -> str:
+    first = min(records, key=lambda record: len(record.program) or 10**6)
+    told = [
+        f"### {number} by `{subject}`: {len(records)} cases\n",
+        f"- case `{first.case}`",
+        f"- due: {first.expected}",
+    ]
+    told.append(f"- seen: {first.observed.strip().splitlines()[-1] if first.observed.strip() else 'nothing'}")
+    if len(records) > 1:
+        told.append(f"- also: {', '.join(f'`{record.case}`' for record in records if record is not first)}")
+    if first.program:
+        told += ["", "```python", first.program.strip(), "```"]
+    return "\n".join(told) + "\n"
+
+
+def _listed(records: list[Record], verdict: str) -> list[str]:
+    found = [record for record in records if record.verdict == verdict]
+    rows = [_row("subject", "case", "due", "seen"), _row(*["---"] * 4)]
+    for record in found:
+        seen = record.observed.strip().splitlines()[-1] if record.observed.strip() else ""
+        rows.append(_row(f"`{record.subject}`", f"`{record.case}`", record.expected[:120], seen[:160]))
+    return rows if found else ["Nothing.\n"]
+
+
+def _reasons(records: list[Record]) -> list[str]:
+    counts: dict[tuple[str, str, str], int] = {}
+    for record in records:
+        if record.verdict == "unsupported":
+            key = (record.subject, record.clause, record.observed)
+            counts[key] = counts.get(key, 0) + 1
+    rows = [_row("subject", "clause", "cases", "reason"), _row(*["---"] * 4)]
+    rows += [_row(f"`{subject}`", clause, str(count), reason) for (subject, clause, reason), count in counts.items()]
+    return rows if counts else ["Everything was run.\n"]
+
+
+if __name__ == "__main__":
+    place = Path(sys.argv[1])
+    (place / "README.md").write_text(summary(place))

@@ -1,0 +1,148 @@
+"""A worker process per subject: started when first asked, started anew after a case that killed it, ended with the run.
+
+A case that crashes, hangs (holding the GIL too) or eats memory is answered for here, with how the process died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+__all__ = ["Worker"]
+
+_WORKER: Final = Path(__file__).with_name("worker.py")
+_MEMORY_BYTES: Final = 8 << 30
+_START_S: Final = 120.0
+_TAIL_BYTES: Final = 2000
+
+
+class Worker:
+    """The process of one subject.
+
+    Parameters
+    ----------
+    subject
+        Name in the table of subjects.
+    python
+        Interpreter of the environment that the subject lives in; this one if not given.
+    saboteur
+        Name of a saboteur that breaks its launcher.
+
+    Attributes
+    ----------
+    facts
+        What the subject told of itself when it started: `subject`, `is_own`, `device`, `driver`, `versions`, or
+        `reason` if it could not be opened.
+    """
+
+    def __init__(self, subject: str, python: str = sys.executable, saboteur: str = "") -> None:
+        self.subject = subject
+        self._command = [python, str(_WORKER), subject, saboteur]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._buffer = b""
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by close)
+        self.facts: dict[str, Any] = {}
+
+    def start(self) -> dict[str, Any]:
+        """Start the process if it does not run, and give what the subject tells of itself."""
+        if self._process is None:
+            self._errors.seek(0)
+            self._errors.truncate()
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                start_new_session=True,
+            )
+            with contextlib.suppress(OSError):  # if memory runs out on this machine, this process goes first
+                Path(f"/proc/{self._process.pid}/oom_score_adj").write_text("1000")
+            self._buffer = b""
+            answer = self._read(_START_S)
+            self.facts = answer if "ready" in answer else {"ready": False, "reason": answer["observed"]}
+        return self.facts
+
+    def ask(self, case: str, limit_s: float) -> dict[str, Any]:
+        """Ask one case; gives its answer, or how the process died of it."""
+        if not self.start()["ready"]:
+            return {"verdict": "error", "expected": "", "observed": self.facts["reason"], "duration_s": 0.0}
+        begin = time.monotonic()
+        process = self._process
+        try:
+            process.stdin.write(json.dumps({"case": case}).encode() + b"\n")  # type: ignore[union-attr]
+            process.stdin.flush()  # type: ignore[union-attr]
+            answer = self._read(limit_s)
+        except BrokenPipeError:
+            answer = self._died("")
+        answer.setdefault("duration_s", round(time.monotonic() - begin, 6))
+        return answer
+
+    def _read(self, limit_s: float) -> dict[str, Any]:
+        process = self._process
+        if process is None or process.stdout is None:
+            return self._died("it does not run")
+        end = time.monotonic() + limit_s
+        handle = process.stdout.fileno()
+        while b"\n" not in self._buffer:
+            left = end - time.monotonic()
+            if left <= 0:
+                return self._died(f"hung: no answer in {limit_s:g} s")
+            if select.select([handle], [], [], min(left, 0.1))[0]:
+                read = os.read(handle, 1 << 16)
+                if not read:
+                    return self._died("")
+                self._buffer += read
+            elif self._resident_bytes() > _MEMORY_BYTES:
+                return self._died(f"used more than {_MEMORY_BYTES >> 30} GiB of memory")
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _resident_bytes(self) -> int:
+        try:
+            pages = Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]  # type: ignore[union-attr]
+        except (OSError, AttributeError):
+            return 0
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def _died(self, why: str) -> dict[str, Any]:
+        """Tell how the process ended: a subject that dies or hangs on a case is violated."""
+        self.stop()
+        code = self._code
+        how = why or (f"died of {signal.Signals(-code).name}" if code < 0 else f"left with {code} without an answer")
+        size = self._errors.seek(0, os.SEEK_END)
+        self._errors.seek(max(0, size - _TAIL_BYTES))
+        said = self._errors.read().decode(errors="replace").strip()
+        return {"verdict": "violated", "expected": "an answer", "observed": how, "stderr": said}
+
+    _code = 0
+
+    def close(self) -> None:
+        """End the process for good."""
+        self.stop()
+        self._errors.close()
+
+    def stop(self) -> None:
+        """End the process and all that it started."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.poll() is None:
+            try:
+                process.wait(0.05)  # it may be on its way out: its own reason says more than our signal
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+        self._code = process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()

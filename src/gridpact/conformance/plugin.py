@@ -1,0 +1,179 @@
+"""The suite on pytest: each case of each subject is an item, run by the subject's worker process.
+
+    python -m pytest -p gridpact.conformance.plugin --pyargs gridpact.contract --subject gridpact:sycl:cpu
+
+`gridpact verify` runs exactly this. It is loaded by name only, never by being installed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import fnmatch
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from gridpact.conformance.evidence import Record, Recorder
+from gridpact.conformance.isolation import Worker
+from gridpact.conformance.model import Case, select
+from gridpact.conformance.subjects import available
+
+__all__ = ["WORKERS", "Allowed", "allowed_unsupported"]
+
+_LIMIT_S: Final = {"quick": 60.0, "slow": 900.0}
+WORKERS: Final = pytest.StashKey[dict[str, Worker]]()
+_recorder: Final = pytest.StashKey[Recorder]()
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """A row of the list of cases that our subjects may leave as unsupported."""
+
+    subject: str
+    clause: str
+    case: str
+    reason: str
+
+    def matches(self, subject: str, case: Case) -> bool:
+        """Whether the row is about this case of this subject."""
+        return (
+            fnmatch.fnmatchcase(subject, self.subject)
+            and case.clause == self.clause
+            and fnmatch.fnmatchcase(case.id, self.case)
+        )
+
+
+def allowed_unsupported() -> list[Allowed]:
+    """Read the list: one row a line, `subject | clause | case pattern | reason`."""
+    text = files("gridpact.conformance").joinpath("unsupported.txt").read_text()
+    rows = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return [Allowed(*(part.strip() for part in row.split(" | "))) for row in rows]
+
+
+class Failed(Exception):
+    """The verdict of a case fails the run."""
+
+
+class CaseItem(pytest.Item):
+    """One case of one subject."""
+
+    def __init__(self, *, case: Case, subject: str, **given: Any) -> None:
+        super().__init__(**given)
+        self.case, self.subject = case, subject
+        self.record: Record | None = None
+
+    def runtest(self) -> None:
+        """Ask, keep the record, and fail if the verdict fails the run."""
+        worker = self.config.stash[WORKERS][self.subject]
+        answer = worker.ask(self.case.id, _LIMIT_S[self.case.tier])
+        if self.case.ends_worker:
+            worker.stop()
+        facts = worker.facts
+        answer.pop("case", None)
+        self.record = Record(
+            clause=self.case.clause,
+            case=self.case.id,
+            subject=facts.get("subject", self.subject),
+            is_own=facts.get("is_own", False),
+            device=facts.get("device", ""),
+            driver=facts.get("driver", ""),
+            versions=facts.get("versions", {}),
+            command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            **answer,
+        )
+        recorder = self.config.stash.get(_recorder, None)
+        if recorder is not None:
+            recorder.write(self.record)
+        self.user_properties.append(("gridpact", self.record))
+        problem = self._problem(self.record)
+        if problem:
+            raise Failed(problem)
+
+    def _problem(self, record: Record) -> str:
+        """Say why a verdict fails the run, or nothing: violations by others are findings."""
+        told = f"{record.verdict}: {record.asked or record.case}\n  due  {record.expected}\n  seen {record.observed}"
+        if record.verdict == "error":
+            return told
+        if not record.is_own or record.verdict == "pass":
+            return ""
+        if record.verdict == "unsupported" and any(
+            row.matches(self.subject, self.case) for row in allowed_unsupported()
+        ):
+            return ""
+        return told
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """Show a verdict as it is, and anything else as pytest does."""
+        if isinstance(excinfo.value, Failed):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Name the item as it is pasted back."""
+        return self.path, None, f"{self.subject} {self.case.id}"
+
+
+class Contract(pytest.File):
+    """The clauses' module as pytest sees it: the place that all items are below."""
+
+    def collect(self) -> Iterator[CaseItem]:
+        """Give the chosen cases of the chosen subjects."""
+        config = self.config
+        cases = select(config.getoption("--clause"), config.getoption("--case"), config.getoption("--tier"))
+        for subject in config.getoption("--subject") or available():
+            worker = Worker(subject, saboteur=config.getoption("--saboteur"))
+            config.stash[WORKERS][subject] = worker
+            if not worker.start()["ready"] and not config.getoption("--subject"):
+                continue  # not on this machine; told at the end
+            for case in cases:
+                yield CaseItem.from_parent(self, name=f"{subject} {case.id}", case=case, subject=subject)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Take the options of `gridpact verify`."""
+    group = parser.getgroup("gridpact")
+    group.addoption("--subject", action="append", default=[], help="whom to ask; all if not given")
+    group.addoption("--clause", action="append", default=[], help="what to ask about")
+    group.addoption("--case", action="append", default=[], help="address of a case, * is a wildcard")
+    group.addoption("--tier", action="append", default=[], choices=["quick", "slow"])
+    group.addoption("--saboteur", default="", help="break the launcher in this way")
+    group.addoption("--records", type=Path, help="append the records to this file")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Check what was asked for before anything runs."""
+    config.option.tier = config.option.tier or ["quick"]
+    known = available()
+    for subject in config.option.subject:
+        if subject not in known:
+            raise pytest.UsageError(f"no subject {subject!r}; there are {', '.join(known)}")
+    try:
+        select(config.option.clause, config.option.case)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
+    config.stash[WORKERS] = {}
+    if config.option.records:
+        config.stash[_recorder] = Recorder(config.option.records)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the workers."""
+    for worker in config.stash.get(WORKERS, {}).values():
+        worker.close()
+    recorder = config.stash.get(_recorder, None)
+    if recorder is not None:
+        recorder.close()
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Contract | None:
+    """Collect the contract where its package is named, and no other file there."""
+    if file_path.name == "__init__.py" and file_path.parent.name == "contract":
+        return Contract.from_parent(parent, path=file_path)
+    return None

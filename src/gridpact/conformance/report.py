@@ -1,0 +1,185 @@
+"""What people see of a run: a table clause by subject, the first violations in full, and two tables of answers.
+
+The answers are to the questions that this project began with: seven run-time tests, and seven points that the source
+of the launchers left open. Each answer is made from the records of some cases and names one of them, or says why
+there is none yet.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from gridpact.conformance.evidence import Record
+from gridpact.conformance.model import CLAUSES
+
+__all__ = ["OPEN_POINTS", "RUN_TIME_TESTS", "Question", "answers", "matrix", "violations"]
+
+SIGNS: Final = {
+    "pass": ("✓", "green"),
+    "violated": ("✗", "red"),
+    "unguarded": ("!", "yellow"),
+    "unsupported": ("-", "dim"),
+    "unimplemented": ("?", "dim"),
+    "error": ("E", "magenta"),
+}
+"""Verdict -> sign and colour; a verdict is never told by colour alone."""
+
+_WORST: Final = ("error", "violated", "unguarded", "unimplemented", "pass", "unsupported")
+
+
+@dataclass(frozen=True)
+class Question:
+    """One of the questions that the project began with.
+
+    Attributes
+    ----------
+    text
+        The question.
+    cases
+        Patterns of the addresses whose records answer it.
+    not_yet
+        Why there is no answer, where no case asks it yet.
+    """
+
+    text: str
+    cases: tuple[str, ...] = ()
+    not_yet: str = ""
+
+
+RUN_TIME_TESTS: Final = (
+    Question("2- and 3-axis program ids", ("GRID-4:*",)),
+    Question("missing axes are 1", ("GRID-2:*",)),
+    Question("tuple against callable", ("GRID-5:*", "GRID-10:*")),
+    Question("unsupported lengths", ("GRID-3:*",)),
+    Question("ordering across queues", ("STREAM-[23]:*",), "its cases come with the streams"),
+    Question("hooks observational", ("HOOK-1:*",)),
+    Question("limits of backend metadata", ("GRID-7:*", "META-2:*", "META-4:*")),
+)
+
+OPEN_POINTS: Final = (
+    Question("ids right on every target", ("GRID-4:*", "GRID-8:*", "META-5:*")),
+    Question("lengths refused", ("GRID-3:*",)),
+    Question("asynchronous ordering on each stream path", ("STREAM-*",), "its cases come with the streams"),
+    Question("a meaning for every shared metadata field", ("META-2:*",)),
+    Question("non-default num_ctas", ("META-2:*cta*",)),
+    Question("hooks transparent in every configuration", ("HOOK-*",)),
+    Question("an error or silent wrong result caused by this boundary", ("*",)),
+)
+
+
+def worst(verdicts: Iterable[str]) -> str:
+    """Give the worst of some verdicts; one pass makes up for no violation, and for any unsupported."""
+    found = set(verdicts)
+    return next((verdict for verdict in _WORST if verdict in found), "unimplemented")
+
+
+def matrix(records: Sequence[Record], subjects: Sequence[str]) -> Table:
+    """Make the table clause by subject: sign, and passes of what was asked."""
+    by_cell: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for record in records:
+        by_cell[record.clause, record.subject].append(record.verdict)
+    table = Table(title="Verdicts", title_justify="left", title_style="bold")
+    table.add_column("clause", no_wrap=True)
+    for subject in subjects:
+        table.add_column(subject.replace(":", ":\n", 1), justify="right", no_wrap=True)
+    for number in CLAUSES:
+        if any((number, subject) in by_cell for subject in subjects):
+            table.add_row(number, *(_cell(by_cell.get((number, subject), [])) for subject in subjects))
+    return table
+
+
+def _cell(verdicts: list[str]) -> Text:
+    if not verdicts:
+        return Text("")
+    verdict = worst(verdicts)
+    sign, colour = SIGNS[verdict]
+    counts = Counter(verdicts)
+    asked = len(verdicts) - counts["unsupported"]
+    told = f"{counts['pass']}/{asked}" if asked else "none"
+    return Text(f"{told} {sign}", style=colour)
+
+
+def legend() -> Text:
+    """Explain the signs."""
+    text = Text()
+    for verdict, (sign, colour) in SIGNS.items():
+        text.append(f"{sign} {verdict}  ", style=colour)
+    return text
+
+
+def violations(records: Sequence[Record], limit: int) -> Group:
+    """Show the first violation of each clause and subject in full: asked, due, seen, and a program that shows it."""
+    shown: dict[tuple[str, str], Record] = {}
+    for record in records:
+        if record.verdict in ("violated", "error"):
+            shown.setdefault((record.clause, record.subject), record)
+    parts: list[Text] = []
+    for record in list(shown.values())[:limit]:
+        head = Text(f"\n{record.verdict.upper()} ", style=SIGNS[record.verdict][1])
+        head.append(f"{record.subject}  {record.case}", style="bold")
+        parts.append(head)
+        for name, value in (("asked", record.asked), ("due", record.expected), ("seen", record.observed)):
+            if value:
+                parts.append(Text(f"  {name:<6}{value.strip()}"))
+        if record.program:
+            parts.append(Text("\n".join(f"    {line}" for line in record.program.strip().splitlines()), style="dim"))
+    left = len(shown) - limit
+    if left > 0:
+        parts.append(Text(f"\n… and {left} more; -v shows all, --json keeps them"))
+    return Group(*parts)
+
+
+def answers(title: str, questions: Sequence[Question], records: Sequence[Record], subjects: Sequence[str]) -> Group:
+    """Make a table of answers: for each question the verdict of each subject, and below it a case that shows it."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("", justify="right")
+    table.add_column("question")
+    for subject in subjects:
+        table.add_column(subject.replace(":", ":\n", 1), justify="center", no_wrap=True)
+    shown = Text()
+    for number, question in enumerate(questions, start=1):
+        found = [r for r in records if any(fnmatch.fnmatchcase(r.case, pattern) for pattern in question.cases)]
+        cells = [_answer([record.verdict for record in found if record.subject == subject]) for subject in subjects]
+        table.add_row(str(number), question.text, *cells)
+        shown.append(f"  {number}  {_example(found, question)}\n", style="dim")
+    return Group(table, shown)
+
+
+def _answer(verdicts: list[str]) -> Text:
+    if not verdicts:
+        return Text(SIGNS["unimplemented"][0], style="dim")
+    sign, colour = SIGNS[worst(verdicts)]
+    return Text(sign, style=colour)
+
+
+def _example(records: Sequence[Record], question: Question) -> str:
+    if not records:
+        return f"not yet: {question.not_yet or 'not asked in this run'}"
+    verdict = worst(record.verdict for record in records)
+    return next(f"{record.case} on {record.subject}" for record in records if record.verdict == verdict)
+
+
+def show(console: Console, records: Sequence[Record], subjects: Sequence[str], limit: int) -> None:
+    """Print a run: table, violations, answers, the summary last."""
+    console.print(matrix(records, subjects))
+    console.print(legend())
+    console.print(violations(records, limit), soft_wrap=True)
+    for title, questions in (("Seven run-time tests", RUN_TIME_TESTS), ("Seven open points", OPEN_POINTS)):
+        table, shown = answers(title, questions, records, subjects).renderables
+        console.print(table)
+        console.print(shown, soft_wrap=True)
+
+
+def summary(records: Sequence[Record], failed: int) -> str:
+    """Give the last line: what there was, and how many cases fail the run."""
+    counts = Counter(record.verdict for record in records)
+    told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in SIGNS if counts[verdict])
+    return f"{len(records)} cases: {told or 'none'}; {failed} fail the run"

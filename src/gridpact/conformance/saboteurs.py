@@ -1,0 +1,568 @@
+"""Launchers that are broken in one way, so that everybody can see that a case can fail.
+
+A saboteur changes our launcher and nothing else, in the worker process of one subject: neither a case nor a probe
+nor the way that a subject is asked. It names the clauses that it breaks, and exactly these fail on it
+(`tests/test_saboteurs.py`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import numpy as np
+
+__all__ = ["SABOTEURS", "Saboteur"]
+
+
+@dataclass(frozen=True)
+class Saboteur:
+    """One way to break a launcher, and the clauses that then fail: exactly these.
+
+    Attributes
+    ----------
+    subject
+        Whose launcher it breaks.
+    clauses
+        What fails.
+    how
+        What it does, in a sentence.
+    break_launcher
+        Breaks the launcher of an opened subject, in its own process.
+    """
+
+    subject: str
+    clauses: frozenset[str]
+    how: str
+    break_launcher: Callable[[Any], None]
+
+
+SABOTEURS: Final[dict[str, Saboteur]] = {}
+
+_REFERENCE: Final = "gridpact:reference"
+_SYCL: Final = "gridpact:sycl:cpu"
+
+
+def _saboteur(subject: str, *clauses: str) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
+    """Enter a saboteur under the name of its function; its docstring says what it does."""
+
+    def enter(run: Callable[[Any], None]) -> Callable[[Any], None]:
+        name = run.__name__.strip("_").replace("_", "-")
+        SABOTEURS[name] = Saboteur(subject, frozenset(clauses), (run.__doc__ or "").strip(), run)
+        return run
+
+    return enter
+
+
+def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Replace a function by `around(original, *args)`."""
+    original = getattr(owner, name)
+    setattr(owner, name, functools.wraps(original)(functools.partial(around, original)))
+
+
+def _change_desc(subject: Any, change: Callable[[Any], Any]) -> None:
+    """Change what crosses the boundary to the backend; None launches nothing."""
+    kind = type(subject.opened)
+    original = kind.launch
+
+    def launch(self: Any, desc: Any) -> None:
+        changed = change(desc)
+        if changed is not None:
+            original(self, changed)
+
+    kind.launch = launch
+
+
+def _change_grid(change: Callable[[Any, Any], Any]) -> None:
+    """Change a grid before it is judged; a callable grid is changed in what it returns."""
+    from gridpact import launch
+
+    def canonical(original: Callable[..., Any], grid: Any, meta: Any, limits: Any) -> Any:
+        if callable(grid):
+            return original(lambda given: change(grid(given), limits), meta, limits)
+        return original(change(grid, limits), meta, limits)
+
+    _wrap(launch, "canonical_grid", canonical)
+
+
+# -------------------------------------------------------------------------------------------------------------- GRID
+
+
+def _is_large(desc: Any) -> bool:
+    """Whether a grid has three axes and more programs than most cases ask for, so that few clauses see the change."""
+    return desc.z > 1 and desc.y > 1 and desc.x * desc.y * desc.z > 40  # type: ignore[no-any-return]
+
+
+@_saboteur(_REFERENCE, "GRID-4")
+def _swap_xy(subject: Any) -> None:
+    """Exchanges x and y of a grid of three axes and more than 40 programs."""
+    _change_desc(subject, lambda desc: dataclasses.replace(desc, x=desc.y, y=desc.x) if _is_large(desc) else desc)
+
+
+@_saboteur(_SYCL, "GRID-4", "GRID-8", "META-5")
+def _swap_xz(subject: Any) -> None:
+    """Exchanges x and z of a grid of three axes and more than 40 programs."""
+    _change_desc(subject, lambda desc: dataclasses.replace(desc, x=desc.z, z=desc.x) if _is_large(desc) else desc)
+
+
+@_saboteur(_REFERENCE, "GRID-4")
+def _run_twice(subject: Any) -> None:
+    """Runs the last program of a grid of three axes and more than 40 programs a second time."""
+
+    def again(desc: Any) -> Any:
+        if _is_large(desc):
+            arguments = desc.kernel.arguments(desc.leaves)
+            _run_one(desc, (desc.x - 1, desc.y - 1, desc.z - 1), arguments)
+        return desc
+
+    _change_desc(subject, again)
+
+
+def _run_one(desc: Any, coordinates: tuple[int, int, int], arguments: list[Any]) -> None:
+    from gridpact.backends import reference
+
+    reference._running.grid = (desc.x, desc.y, desc.z)
+    reference._running.coordinates = coordinates
+    desc.kernel.function(*arguments)
+
+
+@_saboteur(_REFERENCE, "GRID-2")
+def _missing_axes_are_two(subject: Any) -> None:
+    """Takes the axis that is missing in (1, 5) for 2."""
+    _change_grid(lambda grid, limits: (*grid, 2) if isinstance(grid, tuple) and grid == (1, 5) else grid)
+
+
+@_saboteur(_REFERENCE, "GRID-3")
+def _drop_fourth_axis(subject: Any) -> None:
+    """Takes the first three components of a longer grid."""
+    _change_grid(lambda grid, limits: grid[:3] if isinstance(grid, (tuple, list)) else grid)
+
+
+@_saboteur(_REFERENCE, "GRID-3")
+def _empty_tuple_is_one(subject: Any) -> None:
+    """Takes a grid without axes for one program."""
+    _change_grid(lambda grid, limits: (1,) if isinstance(grid, (tuple, list)) and not grid else grid)
+
+
+@_saboteur(_REFERENCE, "GRID-1")
+def _cut_floats(subject: Any) -> None:
+    """Cuts floats to integers."""
+
+    def cut(grid: Any, limits: Any) -> Any:
+        if isinstance(grid, float):
+            return int(grid)
+        return tuple(int(n) if isinstance(n, float) else n for n in grid) if isinstance(grid, (tuple, list)) else grid
+
+    _change_grid(cut)
+
+
+@_saboteur(_REFERENCE, "GRID-1", "GRID-5", "HOOK-4")
+def _refuse_integers(subject: Any) -> None:
+    """Wants a tuple where one integer would do."""
+    _change_grid(lambda grid, limits: None if not isinstance(grid, (tuple, list, dict, set)) else grid)
+
+
+@_saboteur(_REFERENCE, "GRID-6")
+def _absolute_counts(subject: Any) -> None:
+    """Drops the sign of a count."""
+
+    def positive(grid: Any, limits: Any) -> Any:
+        whole = isinstance(grid, (tuple, list)) and all(type(n) is int for n in grid)
+        return tuple(abs(n) for n in grid) if whole else grid
+
+    _change_grid(positive)
+
+
+@_saboteur(_SYCL, "GRID-7")
+def _clamp_to_limit(subject: Any) -> None:
+    """Launches the largest grid that the device takes where more is asked for."""
+
+    def clamp(grid: Any, limits: Any) -> Any:
+        is_over = isinstance(grid, tuple) and any(
+            type(n) is int and n > limit for n, limit in zip(grid, limits.programs, strict=False)
+        )
+        return tuple(min(n, 4) for n in grid) if is_over else grid
+
+    _change_grid(clamp)
+
+
+@_saboteur(_SYCL, "GRID-8", "META-5")
+def _skip_wrapped_product(subject: Any) -> None:
+    """Takes a product of axes that wraps to nothing in 32 bits for an empty grid."""
+
+    def skip(desc: Any) -> Any:
+        product = (desc.x * desc.y * desc.z) & 0xFFFFFFFF
+        return desc if 0 < product < 2**31 else None
+
+    _change_desc(subject, skip)
+
+
+@_saboteur(_REFERENCE, "GRID-9")
+def _empty_is_one(subject: Any) -> None:
+    """Runs one program where an axis is 0."""
+
+    def one(grid: Any, limits: Any) -> Any:
+        if type(grid) is int:
+            return grid or 1
+        whole = isinstance(grid, tuple) and all(type(n) is int and n >= 0 for n in grid)
+        return tuple(n or 1 for n in grid) if whole else grid
+
+    _change_grid(one)
+
+
+@_saboteur(_REFERENCE, "GRID-9")
+def _hooks_see_empty_launches(subject: Any) -> None:
+    """Calls the hooks of a launch of nothing."""
+    from gridpact import hooks
+    from gridpact.jit import CompiledKernel
+    from gridpact.metadata import LaunchMetadata
+
+    def check(original: Callable[..., Any], self: Any, programs: Any) -> None:
+        original(self, programs)
+        if 0 in programs:
+            hooks.launched_under(hooks.observers_of(self.fn), LaunchMetadata(dict), lambda: None)
+
+    original = CompiledKernel.check_launch
+    CompiledKernel.check_launch = lambda self, programs: check(original, self, programs)  # type: ignore[method-assign]
+
+
+@_saboteur(_REFERENCE, "GRID-10")
+def _evaluate_callable_twice(subject: Any) -> None:
+    """Asks a callable grid twice."""
+    from gridpact import launch
+
+    def twice(original: Callable[..., Any], grid: Any, meta: Any, limits: Any) -> Any:
+        if callable(grid):
+            original(grid, meta, limits)
+        return original(grid, meta, limits)
+
+    _wrap(launch, "canonical_grid", twice)
+
+
+@_saboteur(_REFERENCE, "GRID-10")
+def _callable_without_defaults(subject: Any) -> None:
+    """Hands a callable grid only what was passed, without constants' defaults."""
+    from gridpact.launch import Call
+
+    def meta(self: Any) -> dict[str, Any]:
+        passed = {name: value for name, value in self.bound.items() if not isinstance(value, str)}
+        return {**self.options, **passed}
+
+    Call.meta = meta  # type: ignore[method-assign]
+
+
+@_saboteur(_REFERENCE, "GRID-11")
+def _first_launch_short(subject: Any) -> None:
+    """Leaves out a program in the first launch of a kernel, if the grid is five long and two deep."""
+    from gridpact import launch
+
+    launched: list[Any] = []
+
+    def run(original: Callable[..., Any], compiled: Any, call: Any, programs: Any, stream: Any) -> Any:
+        x, y, z = programs
+        is_first = call.kernel not in launched
+        launched.append(call.kernel)  # kept, so that no later kernel is taken for it
+        return original(compiled, call, (4 if is_first and (x, z) == (5, 2) else x, y, z), stream)
+
+    _wrap(launch, "run", run)
+    subject.launch("coordinates", 1, np.zeros(7, np.int32), 1, 1)  # the kernel that cases share is past its first
+
+
+# ---------------------------------------------------------------------------------------------------- META, options
+
+
+@_saboteur(_SYCL, "META-1", "META-5")
+def _geometry_from_call_site(subject: Any) -> None:
+    """Launches 4 warps of 32 lanes whatever the kernel was compiled for."""
+    _change_desc(subject, lambda desc: dataclasses.replace(desc, threads=128))
+
+
+@_saboteur(_REFERENCE, "META-2")
+def _ignore_num_ctas(subject: Any) -> None:
+    """Takes any value of an option and does nothing with it."""
+    from gridpact import launch
+
+    def resolve(original: Callable[..., Any], given: Mapping[str, Any], table: Any, device: str) -> Any:
+        return {**original({}, table, device), **given}
+
+    _wrap(launch, "resolve_options", resolve)
+
+
+@_saboteur(_SYCL, "META-4")
+def _skip_resource_check(subject: Any) -> None:
+    """Leaves it to the driver to say that a kernel needs more than the device has."""
+    type(subject.opened).check_resources = lambda *args: None
+
+
+@_saboteur(_REFERENCE, "META-3", "GRID-9", "ARG-1")
+def _drop_unknown_options(subject: Any) -> None:
+    """Drops options that it does not know."""
+    from gridpact import launch
+
+    def resolve(original: Callable[..., Any], given: Mapping[str, Any], table: Any, device: str) -> Any:
+        return original({name: value for name, value in given.items() if name in table}, table, device)
+
+    _wrap(launch, "check_option_names", lambda original, *args: None)
+    _wrap(launch, "resolve_options", resolve)
+
+
+# ---------------------------------------------------------------------------------------------------------- HOOK
+
+
+def _launched_under(around: Callable[..., None]) -> None:
+    from gridpact import hooks
+
+    _wrap(hooks, "launched_under", around)
+
+
+@_saboteur(_REFERENCE, "HOOK-2", "HOOK-4", "HOOK-5", "HOOK-6")
+def _exit_not_called(subject: Any) -> None:
+    """Forgets the exit hooks."""
+    from gridpact.hooks import Observer
+
+    def under(original: Callable[..., None], observers: Any, metadata: Any, call: Any) -> None:
+        original(tuple(Observer(observer.enter, None, None) for observer in observers), metadata, call)
+
+    _launched_under(under)
+
+
+@_saboteur(_REFERENCE, "HOOK-4")
+def _exit_without_metadata(subject: Any) -> None:
+    """Hands nothing to an exit hook that has no enter hook beside it."""
+    from gridpact.hooks import Observer
+    from gridpact.metadata import LaunchMetadata
+
+    def blind(observer: Any) -> Any:
+        if observer.enter is not None or observer.exit is None:
+            return observer
+        return Observer(None, lambda metadata: observer.exit(LaunchMetadata(dict)), None)
+
+    def under(original: Callable[..., None], observers: Any, metadata: Any, call: Any) -> None:
+        original(tuple(map(blind, observers)), metadata, call)
+
+    _launched_under(under)
+
+
+@_saboteur(_REFERENCE, "HOOK-2")
+def _exits_in_order(subject: Any) -> None:
+    """Calls the exit hooks in the order of registration."""
+    from gridpact.hooks import Observer
+
+    def under(original: Callable[..., None], observers: Any, metadata: Any, call: Any) -> None:
+        exits = [observer.exit for observer in observers][::-1]
+        crossed = (Observer(o.enter, exit, None) for o, exit in zip(observers, exits, strict=True))
+        original(tuple(crossed), metadata, call)
+
+    _launched_under(under)
+
+
+@_saboteur(_REFERENCE, "HOOK-1")
+def _run_again_when_watched(subject: Any) -> None:
+    """Launches a second time if somebody watches."""
+
+    def under(original: Callable[..., None], observers: Any, metadata: Any, call: Any) -> None:
+        def twice() -> None:
+            call()
+            call()
+
+        original(observers, metadata, twice)
+
+    _launched_under(under)
+
+
+@_saboteur(_REFERENCE, "HOOK-3")
+def _build_metadata_always(subject: Any) -> None:
+    """Builds the launch metadata though nobody looks."""
+    from gridpact import launch
+
+    def run(original: Callable[..., Any], compiled: Any, call: Any, programs: Any, stream: Any) -> Any:
+        own = call.kernel.launch_metadata
+        if own is not None:
+            own(programs, compiled.metadata, dict(call.bound))
+        return original(compiled, call, programs, stream)
+
+    _wrap(launch, "run", run)
+
+
+@_saboteur(_REFERENCE, "HOOK-5")
+def _swallow_hook_errors(subject: Any) -> None:
+    """Goes on as if a hook that raised had returned."""
+    from gridpact.errors import HookError
+
+    def under(original: Callable[..., None], observers: Any, metadata: Any, call: Any) -> None:
+        try:
+            original(observers, metadata, call)
+        except HookError as error:
+            if not error.launched:
+                call()
+
+    _launched_under(under)
+
+
+@_saboteur(_REFERENCE, "HOOK-6")
+def _miss_late_hooks(subject: Any) -> None:
+    """Remembers the hooks that a kernel had at its first launch."""
+    from gridpact import hooks
+
+    known: dict[int, Any] = {}
+
+    def of(original: Callable[..., Any], kernel: Any) -> Any:
+        return known.setdefault(id(kernel), (kernel, original(kernel)))[1]
+
+    _wrap(hooks, "observers_of", of)
+
+
+# ------------------------------------------------------------------------------------------ KEY, SPEC, ARG, THREAD
+
+
+@_saboteur(_REFERENCE, "ARG-3", "KEY-1")
+def _compare_constants_by_equality(subject: Any) -> None:
+    """Takes constants that compare equal for one: 1, True and 1.0, 0.0 and -0.0."""
+    from gridpact import arguments
+
+    def typed(original: Callable[..., Any], value: Any) -> Any:
+        is_number = isinstance(value, (bool, int, float)) and value == value
+        return ("number", value + 0) if is_number else original(value)
+
+    _wrap(arguments, "typed", typed)
+
+
+@_saboteur(_SYCL, "KEY-1")
+def _forget_captured_values(subject: Any) -> None:
+    """Keeps the binary of a kernel whose captured values changed."""
+    from gridpact.jit import Kernel
+
+    def source(original: Callable[..., Any], self: Any, device: Any) -> Any:
+        if self._source is None:
+            self._source = original(self, device)
+        return self._source
+
+    original = Kernel.source
+    Kernel.source = lambda self, device: source(original, self, device)  # type: ignore[method-assign]
+
+
+@_saboteur(_SYCL, "SPEC-1", "THREAD-1")
+def _reuse_aligned_binary(subject: Any) -> None:
+    """Takes every address and number for a multiple of 16."""
+    from gridpact import arguments
+
+    arguments.ALIGNMENT = 1  # type: ignore[misc]
+
+
+@_saboteur(_REFERENCE, "ARG-1", "GRID-9", "HOOK-2")
+def _fill_in_missing_arguments(subject: Any) -> None:
+    """Passes None for arguments that are missing."""
+    from gridpact.arguments import Signature
+
+    def bind(original: Callable[..., Any], self: Any, args: Any, kwargs: Any) -> Any:
+        given = {**dict(zip(self.names, args, strict=False)), **kwargs}
+        try:
+            return original(self, args, kwargs)
+        except TypeError:
+            return {name: given.get(name) for name in self.names}
+
+    original = Signature.bind
+    Signature.bind = lambda self, args, kwargs: bind(original, self, args, kwargs)  # type: ignore[method-assign]
+
+
+@_saboteur(_SYCL, "ARG-2", "ARG-3", "KEY-1", "SPEC-1", "THREAD-1")
+def _truncate_scalars(subject: Any) -> None:
+    """Passes the low 32 bits of 64-bit integers."""
+
+    def cut(leaf: Any) -> Any:
+        return dataclasses.replace(leaf, bits=leaf.bits & 0xFFFFFFFF) if leaf.kind in ("i64", "u64") else leaf
+
+    _change_desc(subject, lambda desc: dataclasses.replace(desc, leaves=[*map(cut, desc.leaves)]))
+
+
+@_saboteur(_REFERENCE, "ARG-2")
+def _wrap_integers(subject: Any) -> None:
+    """Wraps integers that do not fit instead of refusing them."""
+    from gridpact import arguments
+
+    def encode(original: Callable[..., Any], subject: str, kind: str, value: Any) -> Any:
+        is_integer = isinstance(value, int) and kind[0] in "iu"
+        return value & ((1 << 8 * arguments.SIZES[kind]) - 1) if is_integer else original(subject, kind, value)
+
+    _wrap(arguments, "encode", encode)
+
+
+@_saboteur(_REFERENCE, "ARG-3")
+def _write_to_read_only(subject: Any) -> None:
+    """Takes read-only memory for a parameter that is written to."""
+    from gridpact import arguments
+
+    _wrap(arguments, "check_writable", lambda original, *args, **kwargs: None)
+
+
+@_saboteur(_REFERENCE, "THREAD-1")
+def _compile_without_a_lock(subject: Any) -> None:
+    """Lets every thread compile for itself."""
+    import sys
+
+    from gridpact.jit import Kernel
+
+    def make(original: Callable[..., Any], self: Any, *args: Any) -> Any:
+        time.sleep(0.01)  # a compile that takes its time
+        return original(self, *args)
+
+    sys.modules[Kernel.__module__].threading = SimpleNamespace(RLock=nullcontext)  # type: ignore[attr-defined]
+    original = Kernel.make_compiled
+    Kernel.make_compiled = lambda self, *args: make(original, self, *args)  # type: ignore[method-assign]
+
+
+# ------------------------------------------------------------------------------------------ in a native launcher
+
+_WRAPPER: Final = """
+#include <stdint.h>
+typedef void *(*launch_t)(void *, void *, const uint64_t *, const uint64_t *, uint64_t, int, const uint8_t *,
+                          const uint64_t *);
+static launch_t next;
+void set_next(launch_t f) { next = f; }
+void *gp_launch(void *q, void *k, const uint64_t *global, const uint64_t *local, uint64_t bytes, int n,
+                const uint8_t *kinds, const uint64_t *bits) {
+  uint64_t changed[3] = {global[0], global[1], global[2]};
+  CHANGE
+  return next(q, k, changed, local, bytes, n, kinds, bits);
+}
+"""
+
+
+def _change_native_launch(subject: Any, change: str) -> None:
+    """Put a C function before the native launcher; `change` alters `changed`, the global range in z, y, x order."""
+    from gridpact import native
+
+    folder = Path(tempfile.mkdtemp(prefix="gridpact-saboteur-"))
+    (folder / "wrapper.c").write_text(_WRAPPER.replace("CHANGE", change))
+    library = folder / "wrapper.so"
+    compiler = native.compiler()
+    if compiler is None:
+        raise RuntimeError("a native saboteur needs a compiler")
+    subprocess.run([compiler, "-x", "c", "-shared", "-fPIC", "-o", library, folder / "wrapper.c"], check=True)
+    wrapper = ctypes.CDLL(str(library))
+    native_launch = subject.opened.route._library.gp_launch
+    wrapper.set_next(ctypes.cast(native_launch, ctypes.c_void_p))
+    wrapper.gp_launch.restype, wrapper.gp_launch.argtypes = native_launch.restype, native_launch.argtypes
+    subject.opened.route._library.gp_launch = wrapper.gp_launch
+
+
+@_saboteur(_SYCL, "GRID-7", "GRID-8", "META-5")
+def _native_32_bit_range(subject: Any) -> None:
+    """Holds the global range in 32 bits, in C, as Intel's launcher did until June 2026."""
+    _change_native_launch(subject, "changed[2] = (uint32_t)changed[2]; if (!changed[2]) changed[2] = local[2];")
+
+
+@_saboteur(_SYCL, "GRID-4", "GRID-8", "META-5")
+def _native_short_z(subject: Any) -> None:
+    """Leaves out the last plane along z of a grid of three axes, in C."""
+    _change_native_launch(subject, "if (changed[0] > 2 && changed[1] > 1 && changed[2] > local[2]) changed[0] -= 1;")

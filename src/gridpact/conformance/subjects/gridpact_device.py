@@ -1,0 +1,150 @@
+"""Our own launcher on one of our devices: `gridpact:reference`, `gridpact:sycl:cpu`."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any, Final
+
+import numpy as np
+
+import gridpact
+from gridpact import launch as path
+from gridpact import toolchain
+from gridpact.conformance.check import poisoned
+from gridpact.conformance.model import Unsupported, Violated
+from gridpact.conformance.subjects import Subject
+from gridpact.grid import canonical_grid
+
+__all__ = ["GridpactDevice", "geometry_from", "geometry_program", "reference", "sycl_cpu"]
+
+
+class GridpactDevice(Subject):
+    """`kernel[grid](...)` of gridpact on a device."""
+
+    is_own = True
+
+    def __init__(self, device: str, programs: str) -> None:
+        super().__init__()
+        self.opened = gridpact.open_device(device)
+        self.name = f"gridpact:{device}"
+        self.programs = importlib.import_module(programs)
+        status = gridpact.backends.device_status(device)
+        self.device = status.facts["device"]
+        self.driver = status.facts.get("driver", "")
+        self.limits = self.opened.limits.programs
+
+    @property
+    def versions(self) -> dict[str, str]:
+        return {**super().versions, "gridpact": gridpact.__version__}
+
+    def source(self, program: str) -> FunctionType:
+        return getattr(self.programs, program)  # type: ignore[no-any-return]
+
+    def jit(self, function: FunctionType, **options: Any) -> Any:
+        kernel = gridpact.jit(function, **{**getattr(function, "options", {}), **options})
+        return _On(kernel, self.opened.name)
+
+    def synchronize(self) -> None:
+        self.opened.synchronize()
+
+    def identity(self, compiled: Any) -> str:
+        return str(compiled.hash)
+
+    @contextmanager
+    def observed(self, enter: Callable[[Any], None] | None, exit: Callable[[Any], None] | None) -> Iterator[None]:
+        with gridpact.hooks.observe(enter, exit):
+            yield
+
+    def geometry(self, grid: tuple[int, ...], wait: bool = True, **options: Any) -> dict[str, tuple[int, int, int]]:
+        if "geometry" not in self.abilities:
+            raise Unsupported(self.lacks["geometry"])
+        kernel = self.kernel("coordinates").kernel
+        seen = poisoned(16, "i8")
+        call = path.bind(kernel, (seen, 1, 1), {**options, "device": self.opened.name})
+        compiled = path.compiled_for(call)
+        probe = gridpact.CompiledKernel(kernel, compiled.key, geometry_program(compiled.metadata), self.opened)
+        programs = canonical_grid(grid, call.meta, self.opened.limits)
+        probe.check_launch(programs)
+        stream = None if wait else self.opened.accept_stream(gridpact.Stream(self.opened.name))
+        path.run(probe, call, programs, stream)
+        in_flight = any(getattr(self.opened, "_flights", {}).values())
+        return geometry_from(seen, limit_s=30 if in_flight else 0.1)
+
+
+class _On:
+    """A kernel that is launched on one device, whatever the current one is."""
+
+    def __init__(self, kernel: Any, device: str) -> None:
+        self.kernel, self.device = kernel, device
+
+    def __getitem__(self, grid: object) -> Callable[..., Any]:
+        return lambda *args, **kwargs: self.kernel[grid](*args, device=self.device, **kwargs)
+
+    def warmup(self, *args: object, **kwargs: object) -> Any:
+        return self.kernel.warmup(*args, device=self.device, **kwargs)
+
+
+_GEOMETRY: Final = """
+kernel void geometry(global long *seen, int width, int height) {
+  if (get_global_id(0) || get_global_id(1) || get_global_id(2)) return;
+  for (int i = 0; i < 3; ++i) {
+    seen[i] = get_global_size(i);
+    seen[3 + i] = get_local_size(i);
+    seen[6 + i] = get_num_groups(i);
+  }
+  mem_fence(CLK_GLOBAL_MEM_FENCE);
+  seen[9] = 1;
+}
+"""
+
+
+def geometry_program(metadata: gridpact.KernelMetadata) -> toolchain.Binary:
+    """Give a probe in OpenCL C with another kernel's launch metadata; its dimension 0 is x."""
+    bare = dataclasses.replace(metadata, name="geometry", shared=0, build_flags="")
+    return toolchain.Binary({"cl": _GEOMETRY}, "cl", bare)
+
+
+def geometry_from(seen: np.ndarray[Any, Any], limit_s: float = 30) -> dict[str, tuple[int, int, int]]:
+    """Wait until the probe's first work-item has written what it saw, and give it."""
+    end = time.monotonic() + limit_s
+    while seen[9] != 1:
+        if time.monotonic() > end:
+            raise Violated(
+                "a probe kernel in the driver's language", "what its first work-item saw", f"nothing in {limit_s:g} s"
+            )
+        time.sleep(0.001)
+    numbers = tuple(int(n) for n in seen[:9])
+    return {"global": numbers[:3], "local": numbers[3:6], "groups": numbers[6:]}  # type: ignore[dict-item]
+
+
+_IMPORTS: Final = "import numpy as np\nimport gridpact\n"
+
+
+def reference() -> Subject:
+    """Open `gridpact:reference`."""
+    subject = GridpactDevice("reference", "gridpact.contract.reference_programs")
+    subject.abilities = frozenset({"hooks", "options", "binaries", "compiled"})
+    loop = "a program is one call of a Python function"
+    subject.lacks = {"num_warps": loop, "lanes": loop, "shared": loop, "geometry": loop, "limits": "it has none"}
+    subject.prelude = (
+        f"{_IMPORTS}from gridpact.backends.reference import num_programs, program_id\n\n"
+        'gridpact.device("reference").__enter__()\n\n@gridpact.jit\n'
+    )
+    subject.programs_in_case = 20_000
+    subject.limits = None
+    return subject
+
+
+def sycl_cpu() -> Subject:
+    """Open `gridpact:sycl:cpu`."""
+    subject = GridpactDevice("sycl:cpu", "gridpact.contract.triton_programs")
+    subject.prelude = f"{_IMPORTS}import triton.language as tl\n\n@gridpact.jit\n"
+    subject.abilities = frozenset(
+        {"num_warps", "lanes", "shared", "hooks", "options", "binaries", "compiled", "geometry", "limits"}
+    )
+    return subject

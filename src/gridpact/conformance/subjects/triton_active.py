@@ -1,0 +1,144 @@
+"""Upstream's own `JITFunction.run` on whatever driver the installed Triton has: what a backend engineer runs.
+
+On a machine without a GPU it is given our SYCL driver, and is recorded by its device: `triton:sycl:cpu`,
+`triton:cuda:0`.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from gridpact.conformance.check import poisoned
+from gridpact.conformance.subjects import Subject
+
+
+@contextmanager
+def observed_by(triton: Any, enter: Callable[[Any], None] | None, exit: Callable[[Any], None] | None) -> Iterator[None]:
+    """Register launch hooks with Triton: chains in its knobs, or one slot per hook in 3.3."""
+    holder = triton.knobs.runtime if hasattr(triton, "knobs") else triton.compiler.CompiledKernel
+    hooks = {"launch_enter_hook": enter, "launch_exit_hook": exit}
+    before = {name: getattr(holder, name) for name in hooks}
+    chained = {name: hook for name, hook in hooks.items() if hasattr(before[name], "add")}
+    for name, hook in hooks.items():
+        if name not in chained:
+            setattr(holder, name, hook)
+        elif hook is not None:
+            before[name].add(hook)
+    try:
+        yield
+    finally:
+        for name, hook in hooks.items():
+            if name not in chained:
+                setattr(holder, name, before[name])
+            elif hook is not None:
+                before[name].remove(hook)
+
+
+class TritonActive(Subject):
+    """`@triton.jit` kernels through Triton's frontend and the active driver's launcher."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cache = tempfile.TemporaryDirectory(prefix="gridpact-triton-")
+        os.environ["TRITON_CACHE_DIR"] = self._cache.name
+        import triton
+
+        from gridpact.contract import triton_programs
+
+        self.triton = triton
+        self.programs = triton_programs
+        self.copies: list[tuple[np.ndarray[Any, Any], Any]] = []
+        self.is_ours = False
+        try:
+            target = triton.runtime.driver.active.get_current_target()
+        except RuntimeError:  # no GPU
+            import gridpact
+
+            driver = gridpact.triton.driver("sycl:cpu")
+            triton.runtime.driver.set_active(driver)
+            target = driver.get_current_target()
+            self.is_ours = True
+        index = triton.runtime.driver.active.get_current_device()
+        where = "cpu" if self.is_ours else str(index)
+        self.name = f"triton:{target.backend}:{where}"
+        self.device = (
+            f"{target.backend} {target.arch if not isinstance(target.arch, dict) else target.arch.get('name')}"
+        )
+        self.abilities = frozenset({"num_warps", "shared", "hooks", "options", "binaries", "compiled", "limits"})
+        self.lacks = {
+            "lanes": f"{target.backend} has one number of lanes",
+            "geometry": "no probe in this driver's language is written yet",
+        }
+        self.limits = (2**31 - 1, 65535, 65535)
+        self.prelude = "import numpy as np\nimport torch\nimport triton\nimport triton.language as tl\n\n@triton.jit\n"
+        if self.is_ours:
+            self.prelude = (
+                "import numpy as np\nimport gridpact\nimport triton\nimport triton.language as tl\n\n"
+                'triton.runtime.driver.set_active(gridpact.triton.driver("sycl:cpu"))\n\n@triton.jit\n'
+            )
+            from gridpact.backends import device_status
+
+            facts = device_status("sycl:cpu").facts
+            self.device, self.driver = facts["device"], facts["driver"]
+            self.abilities |= {"lanes", "geometry"}
+            self.limits = (2**31 - 1,) * 3
+
+    def source(self, program: str) -> FunctionType:
+        return getattr(self.programs, program)  # type: ignore[no-any-return]
+
+    def jit(self, function: FunctionType, **options: Any) -> Any:
+        return self.triton.jit(function, **{**getattr(function, "options", {}), **options})
+
+    def tensor(self, array: np.ndarray[Any, Any]) -> Any:
+        if self.is_ours:
+            return array
+        import torch
+
+        copy = torch.from_numpy(array).to(self.triton.runtime.driver.active.get_active_torch_device())
+        self.copies.append((array, copy))
+        return copy
+
+    def synchronize(self) -> None:
+        if self.is_ours:
+            import gridpact
+
+            gridpact.synchronize("sycl:cpu")
+            return
+        for array, copy in self.copies:
+            array[...] = copy.cpu().numpy()
+
+    def launch(self, program: str, grid: Any, *args: Any, **kwargs: Any) -> Any:
+        self.copies.clear()
+        return super().launch(program, grid, *args, **kwargs)
+
+    def identity(self, compiled: Any) -> str:
+        return str(compiled.hash)
+
+    @contextmanager
+    def observed(self, enter: Callable[[Any], None] | None, exit: Callable[[Any], None] | None) -> Iterator[None]:
+        with observed_by(self.triton, enter, exit):
+            yield
+
+    def geometry(self, grid: tuple[int, ...], wait: bool = True, **options: Any) -> dict[str, tuple[int, int, int]]:
+        if "geometry" not in self.abilities:
+            return super().geometry(grid, wait, **options)
+        import gridpact
+        from gridpact.conformance.subjects.gridpact_device import geometry_from, geometry_program
+
+        seen = poisoned(16, "i8")
+        compiled = self.kernel("coordinates").warmup(seen, 1, 1, grid=(1,), **options)
+        metadata = compiled.metadata
+        probe = geometry_program(
+            gridpact.KernelMetadata(metadata.name, metadata.num_warps, metadata.threads_per_warp, metadata.shared)
+        )
+        x, y, z = (*grid, 1, 1)[:3]
+        stream = None if wait else gridpact.Stream("sycl:cpu")
+        compiled.run(x, y, z, stream, probe, compiled.packed_metadata, None, None, None, seen, 1, 1)
+        return geometry_from(seen)

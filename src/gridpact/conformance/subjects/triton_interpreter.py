@@ -1,0 +1,117 @@
+"""The installed Triton's interpreter (`TRITON_INTERPRET=1`), driven without torch.
+
+The interpreter asks its tensors for a few things of torch's; `Tensor` gives them over a NumPy array.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from gridpact.conformance.subjects import Subject
+from gridpact.conformance.subjects.triton_active import observed_by
+
+
+class Storage:
+    """Memory under a tensor: already on the host, so that copies of it are itself."""
+
+    def __init__(self, memory: np.ndarray[Any, Any]) -> None:
+        self.memory = memory
+
+    def data_ptr(self) -> int:
+        """Give the address of the memory."""
+        return int(self.memory.ctypes.data)
+
+    def cpu(self) -> Storage:
+        """Give the same memory."""
+        return self
+
+    def copy_(self, other: Storage) -> None:
+        """Take over another's content."""
+        if other.memory is not self.memory:
+            self.memory[...] = other.memory
+
+
+class Tensor:
+    """A NumPy array dressed as what the interpreter asks of a tensor."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+        self.dtype = array.dtype.name
+
+    def data_ptr(self) -> int:
+        """Give the address of the first element."""
+        return int(self.array.ctypes.data)
+
+    def untyped_storage(self) -> Storage:
+        """Give the memory below."""
+        return Storage(self.array.reshape(-1).view(np.uint8))
+
+    def storage_offset(self) -> int:
+        """Begin at the first element."""
+        return 0
+
+    def size(self) -> tuple[int, ...]:
+        """Give the shape."""
+        return tuple(self.array.shape)
+
+    def stride(self) -> tuple[int, ...]:
+        """Give the strides in elements."""
+        return tuple(s // self.array.itemsize for s in self.array.strides)
+
+    def new_empty(self, shape: Any, device: Any = None) -> Tensor:
+        """Give a tensor that `set_` will fill."""
+        return Tensor(np.empty(0, self.array.dtype))
+
+    def set_(self, storage: Storage, offset: int, size: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
+        """Become a view of a storage."""
+        base = storage.memory.view(self.array.dtype)[offset:]
+        self.array = np.lib.stride_tricks.as_strided(base, size, [s * base.itemsize for s in stride])
+        return self
+
+
+class TritonInterpreter(Subject):
+    """`@triton.jit` functions as the interpreter runs them."""
+
+    name = "triton:interpreter"
+    programs_in_case = 600
+
+    def __init__(self) -> None:
+        super().__init__()
+        os.environ["TRITON_INTERPRET"] = "1"  # read by triton.jit when it decorates
+        import triton
+
+        from gridpact.contract import triton_programs
+
+        self.triton, self.programs = triton, triton_programs
+        self.device = f"Triton {triton.__version__}'s interpreter"
+        self.abilities = frozenset({"num_warps", "hooks", "options"})
+        self.prelude = (
+            'import os\n\nos.environ["TRITON_INTERPRET"] = "1"\n\nimport numpy as np\nimport triton\n'
+            "import triton.language as tl\n\n# Arrays go in as torch tensors, or as\n"
+            "# gridpact.conformance.subjects.triton_interpreter.Tensor(array).\n@triton.jit\n"
+        )
+        host = "it interprets on the host"
+        self.lacks = {
+            "lanes": host, "shared": host, "geometry": host, "binaries": "it makes no binary",
+            "compiled": "a launch gives nothing back", "limits": "it has none",
+        }  # fmt: skip
+
+    def source(self, program: str) -> FunctionType:
+        return getattr(self.programs, program)  # type: ignore[no-any-return]
+
+    def jit(self, function: FunctionType, **options: Any) -> Any:
+        return self.triton.jit(function, **{**getattr(function, "options", {}), **options})
+
+    def tensor(self, array: np.ndarray[Any, Any]) -> Any:
+        return Tensor(array)
+
+    @contextmanager
+    def observed(self, enter: Callable[[Any], None] | None, exit: Callable[[Any], None] | None) -> Iterator[None]:
+        with observed_by(self.triton, enter, exit):
+            yield

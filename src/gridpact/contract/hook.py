@@ -1,0 +1,706 @@
+"""HOOK: observational metadata, that is, who watches launches and what they see."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from typing import Any, Final, TypeAlias
+from unittest import mock
+
+import numpy as np
+
+from gridpact.conformance.check import (
+    Array,
+    check_coordinates,
+    check_refused,
+    launch,
+    own_rule,
+    poisoned,
+    require,
+    same,
+)
+from gridpact.conformance.model import Unsupported, case, clause
+from gridpact.conformance.subjects import Subject
+from gridpact.errors import HookError
+from gridpact.stream import Stream
+
+clause(
+    "HOOK-1",
+    "triton",
+    "For a deterministic kernel, a launch with hooks and the same launch without them have byte-identical "
+    "outputs, and the same grid, stream, arguments, order and binary, on the default and on a side stream.",
+    "A profiler that changes what it measures is worse than none.",
+)
+clause(
+    "HOOK-2",
+    "triton",
+    "Enter is called once before the driver call, exit once after the driver call returned; in registration order"
+    " and reverse order; exit follows every enter that was made, also when the launch or another hook fails, and "
+    "one that raises does not stop the others (order and pairing: our own rule).",
+    "An enter without its exit leaves a profiler inside a range that never ends.",
+)
+clause(
+    "HOOK-3",
+    "gridpact",
+    "With no hook registered nothing is built and no metadata function is called.",
+    "Metadata that nobody reads costs a third of a launch.",
+)
+clause(
+    "HOOK-4",
+    "triton",
+    "Enter and exit see the same metadata, whichever of them is registered: kernel name, function handle, stream,"
+    " what the kernel's own launch_metadata= function returned, and further (our own rule) binary identity, grid "
+    "as three ints, device, num_warps, shared bytes, arguments by name. It is read-only and built on demand.",
+    "An observer of ends alone has to know what ended.",
+)
+clause(
+    "HOOK-5",
+    "gridpact",
+    "A hook that raises: from enter, nothing is launched; from exit, the launch stands; the caller gets the error"
+    " with the hook's name. A hook that removes or adds hooks does not disturb the running launch.",
+    "A caller who sees an error has to know whether the kernel ran.",
+)
+clause(
+    "HOOK-6",
+    "triton",
+    "Hooks registered later are seen by the next launch on every path, prepared handles included.",
+    "A profiler that is started late sees nothing, and reports that nothing ran.",
+)
+
+Hook: TypeAlias = Callable[[Any], Any]
+
+
+# -------------------------------------------------------------------------------------------------- hooks to register
+
+
+def _content(metadata: Any) -> dict[str, Any]:
+    """Give what a hook can read from its metadata, as Triton's profiler reads it; nothing if it got none."""
+    return {} if metadata is None else dict(metadata.get())
+
+
+def _recorders(calls: list[str], name: str) -> tuple[Hook, Hook]:
+    """Give an enter and an exit hook that note their calls."""
+    return lambda metadata: calls.append(f"{name} in"), lambda metadata: calls.append(f"{name} out")
+
+
+def _lies() -> dict[str, Any]:
+    """Give entries that are wrong for every launch of the cases."""
+    arguments = {"width": 1, "height": 1}
+    return {"grid": (1, 1, 1), "stream": 0, "function": None, "num_warps": 1, "shared": 0, "arguments": arguments}
+
+
+def _lie(metadata: Any) -> tuple[int, int, int]:
+    """Try to change the launch through its metadata, and by what the hook returns."""
+    attempts: list[Callable[[], object]] = [
+        lambda: metadata["arguments"].update(_lies()["arguments"]),
+        lambda: metadata.get()["arguments"].update(_lies()["arguments"]),
+        lambda: metadata.update(_lies()),
+        lambda: metadata.get().update(_lies()),
+        lambda: [metadata.__setitem__(name, lie) for name, lie in _lies().items()],
+        lambda: setattr(metadata, "data", _lies()),
+    ]
+    for attempt in attempts:
+        with suppress(Exception):  # read-only is as good
+            attempt()
+    return (1, 1, 1)
+
+
+def _clear(metadata: Any) -> bool:
+    """Try to take away what the launch is made of, and return what might mean 'no'."""
+    attempts: list[Callable[[], object]] = [
+        lambda: metadata["arguments"].clear(),
+        lambda: metadata.clear(),
+        lambda: metadata.get().clear(),
+    ]
+    for attempt in attempts:
+        with suppress(Exception):
+            attempt()
+    return False
+
+
+def _look(metadata: Any) -> None:
+    """Read all that there is."""
+    _content(metadata)
+
+
+def _ignore(metadata: Any) -> None:
+    """See a launch and do nothing."""
+
+
+_WATCHERS: Final[dict[str, Hook]] = {
+    "that_do_nothing": _ignore,
+    "that_read": _look,
+    "that_lie": _lie,
+    "that_clear": _clear,
+}
+
+
+def _sides(side: str, hook: Hook) -> tuple[Hook | None, Hook | None]:
+    """Give a hook for the side or sides that it is to watch."""
+    return (hook if side != "exit" else None), (hook if side != "enter" else None)
+
+
+def _own(subject: Subject, why: str) -> Any:
+    """Give the open device of one of our subjects; leave the case as unsupported on others."""
+    require(subject, "hooks")
+    if not subject.is_own:
+        raise Unsupported(why)
+    return subject.opened  # type: ignore[attr-defined]
+
+
+def _side_stream(subject: Subject) -> Stream:
+    return Stream(_own(subject, "a stream that a launch names is our own").name)
+
+
+def _unwritten() -> Array:
+    """Make memory for one program of `coordinates`, which counts in its first element."""
+    seen = poisoned(7)
+    seen[0] = 0
+    return seen
+
+
+def _launched(subject: Subject, **options: Any) -> Array:
+    """Launch one program of a kernel that was never launched, and give what it wrote.
+
+    A new one, so that a launcher which forgets hooks that come late breaks HOOK-6 and nothing else.
+    """
+    seen = _unwritten()
+    kernel = subject.kernel("coordinates", fresh=True, **options)
+    launch(subject, "coordinates", (1,), seen, 1, 1, kernel=kernel)
+    return seen
+
+
+# ------------------------------------------------------------------------------------------------------------ HOOK-1
+
+
+@case("HOOK-1", hooks=_WATCHERS, side=["enter", "exit", "both"], stream=["default", "side"])
+def watched_launch_writes_the_same(subject: Subject, hooks: Hook, side: str, stream: str) -> None:
+    """With hooks and without, the same programs write the same bytes, on the default stream and on another."""
+    require(subject, "hooks")
+    options: dict[str, Any] = {"stream": _side_stream(subject)} if stream == "side" else {}
+    plain = check_coordinates(subject, (3, 2, 1), (3, 2, 1), **options)
+    with subject.observed(*_sides(side, hooks)):
+        watched = check_coordinates(subject, (3, 2, 1), (3, 2, 1), **options)
+    if "binaries" in subject.abilities:
+        same(subject, "the binary that ran", subject.identity(plain), subject.identity(watched))
+
+
+@case("HOOK-1", hooks=_WATCHERS)
+def watched_launch_has_the_same_geometry(subject: Subject, hooks: Hook) -> None:
+    """The device is given the same ranges with hooks as without."""
+    _own(subject, "its probe is launched beside its hooks")
+    require(subject, "geometry")
+    plain = subject.geometry((3, 2), **subject.options(num_warps=2))
+    with subject.observed(hooks, hooks):
+        watched = subject.geometry((3, 2), **subject.options(num_warps=2))
+    same(subject, "ranges with hooks and without", str(plain), str(watched))
+
+
+@case("HOOK-1")
+def metadata_function_cannot_steer(subject: Subject) -> None:
+    """A kernel's own metadata function may change the mapping that it is given and return lies: outputs stay."""
+    require(subject, "hooks")
+
+    def lying(grid: Any, metadata: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+        arguments.update(width=1, height=1, seen=None)
+        return _lies()
+
+    kernel = subject.kernel("coordinates", fresh=True, launch_metadata=lying)
+    with subject.observed(_look, _look):
+        check_coordinates(subject, (3, 2, 1), (3, 2, 1), kernel=kernel)
+
+
+# ------------------------------------------------------------------------------------------------------------ HOOK-2
+
+
+@case("HOOK-2", launches=[1, 3])
+def each_side_is_called_once_a_launch(subject: Subject, launches: int) -> None:
+    """Each launch of a kernel, the first and later ones, calls enter and exit once, in this order."""
+    require(subject, "hooks")
+    calls: list[str] = []
+    kernel = subject.kernel("coordinates", fresh=True)
+    with subject.observed(*_recorders(calls, "a")):
+        for _ in range(launches):
+            launch(subject, "coordinates", (1,), _unwritten(), 1, 1, kernel=kernel)
+    same(subject, f"hooks called in {launches} launches", ["a in", "a out"] * launches, calls)
+
+
+@case("HOOK-2")
+def driver_call_is_between_enter_and_exit(subject: Subject) -> None:
+    """Enter sees memory that nothing has written to; when exit has waited, it sees what the kernel wrote."""
+    require(subject, "hooks")
+    seen = _unwritten()
+    has_run: list[bool] = []
+
+    def exit(metadata: Any) -> None:
+        subject.synchronize()
+        has_run.append(bool(seen[0]))
+
+    kernel = subject.kernel("coordinates", fresh=True)
+    with subject.observed(lambda metadata: has_run.append(bool(seen[0])), exit):
+        launch(subject, "coordinates", (1,), seen, 1, 1, kernel=kernel)
+    same(subject, "whether the kernel has run, as enter and exit see it", [False, True], has_run)
+
+
+@case("HOOK-2", observers=[2, 5])
+def observers_are_called_in_order_and_in_reverse(subject: Subject, observers: int) -> None:
+    """Enter hooks are called in the order of registration, exit hooks in reverse."""
+    require(subject, "hooks")
+    names = "abcde"[:observers]
+    calls: list[str] = []
+    with own_rule(subject), ExitStack() as registered:
+        for name in names:
+            registered.enter_context(subject.observed(*_recorders(calls, name)))
+        _launched(subject)
+        due = [*(f"{name} in" for name in names), *(f"{name} out" for name in reversed(names))]
+        same(subject, f"calls of {observers} observers", due, calls)
+
+
+@case("HOOK-2")
+def one_side_alone_keeps_its_place(subject: Subject) -> None:
+    """Observers of one side alone are called where they were registered."""
+    require(subject, "hooks")
+    calls: list[str] = []
+    (a, _), (_, b), both = _recorders(calls, "a"), _recorders(calls, "b"), _recorders(calls, "c")
+    with own_rule(subject), subject.observed(a, None), subject.observed(None, b), subject.observed(*both):
+        _launched(subject)
+        same(subject, "calls of three observers", ["a in", "c in", "c out", "b out"], calls)
+
+
+def _raise(metadata: Any) -> None:
+    raise ValueError("raised by a hook")
+
+
+@case("HOOK-2", broken=["enter", "exit"])
+def exit_follows_enter_when_another_hook_raises(subject: Subject, broken: str) -> None:
+    """Observers before and after one that raises get their enter and their exit."""
+    require(subject, "hooks")
+    calls: list[str] = []
+    with own_rule(subject), subject.observed(*_recorders(calls, "a")):
+        sides = (_raise, None) if broken == "enter" else (None, _raise)
+        with subject.observed(*sides), subject.observed(*_recorders(calls, "c")):
+            _error_of(subject, _unwritten())
+        same(subject, f"calls when an {broken} hook raises", ["a in", "c in", "c out", "a out"], calls)
+
+
+@case("HOOK-2", exit=["returns", "raises"])
+def exit_follows_enter_when_the_launch_fails(subject: Subject, exit: str) -> None:
+    """A driver call that fails is followed by every exit, and its own error is what the caller gets."""
+    device = _own(subject, "a driver call that fails cannot be made here")
+    calls: list[str] = []
+    seen = _unwritten()
+    broken = subject.observed(None, _raise if exit == "raises" else None)
+    failing = mock.patch.object(device, "launch", side_effect=RuntimeError("the driver said no"))
+    with subject.observed(*_recorders(calls, "a")), broken, failing:
+        error = _error_of(subject, seen)
+    same(subject, "calls when the driver call fails", ["a in", "a out"], calls)
+    same(subject, "the error", "RuntimeError: the driver said no", f"{type(error).__name__}: {error}")
+    same(subject, "memory after a driver call that failed", _unwritten(), seen)
+
+
+@case("HOOK-2", kind="negative")
+def refused_launch_calls_no_hook(subject: Subject) -> None:
+    """A launch that is refused makes no driver call, and no hook sees it."""
+    require(subject, "hooks")
+    calls: list[str] = []
+    with own_rule(subject), subject.observed(*_recorders(calls, "a")):
+        check_refused(subject, TypeError, "ARG-1", lambda seen: subject.launch("coordinates", (2,), seen))
+        same(subject, "hooks called by a launch without its arguments", [], calls)
+
+
+@case("HOOK-2", kind="negative")
+def compiling_calls_no_hook(subject: Subject) -> None:
+    """A compilation ahead of launches makes no driver call, and no hook sees it."""
+    for ability in ("hooks", "compiled"):
+        require(subject, ability)
+    calls: list[str] = []
+    with own_rule(subject), subject.observed(*_recorders(calls, "a")):
+        subject.kernel("coordinates", fresh=True).warmup(subject.tensor(poisoned(7)), 1, 1, grid=(1,))
+        same(subject, "hooks called by a compilation", [], calls)
+
+
+# ------------------------------------------------------------------------------------------------------------ HOOK-3
+
+
+@case("HOOK-3", launches=[1, 3])
+def metadata_function_is_not_called_unwatched(subject: Subject, launches: int) -> None:
+    """Without hooks a kernel's own metadata function is never called, on its first launch and later."""
+    calls: list[str] = []
+    kernel = subject.kernel("coordinates", fresh=True, launch_metadata=_described(calls))
+    with own_rule(subject):
+        for _ in range(launches):
+            launch(subject, "coordinates", (1,), _unwritten(), 1, 1, kernel=kernel)
+        same(subject, f"calls of the metadata function in {launches} launches without hooks", [], calls)
+
+
+@case("HOOK-3", side=["enter", "exit", "both"])
+def metadata_is_built_for_those_who_look(subject: Subject, side: str) -> None:
+    """A hook that never looks at its metadata causes no call of the metadata function either."""
+    require(subject, "hooks")
+    calls: list[str] = []
+    with own_rule(subject), subject.observed(*_sides(side, _ignore)):
+        _launched(subject, launch_metadata=_described(calls))
+        same(subject, "calls of the metadata function when no hook looks", [], calls)
+
+
+@case("HOOK-3")
+def metadata_is_built_once_a_launch(subject: Subject) -> None:
+    """However many hooks look, the metadata function is called once a launch."""
+    require(subject, "hooks")
+    calls: list[str] = []
+    with own_rule(subject), subject.observed(_look, _look):
+        _launched(subject, launch_metadata=_described(calls))
+        same(subject, "calls of the metadata function when both sides look", ["called"], calls)
+
+
+# ------------------------------------------------------------------------------------------------------------ HOOK-4
+
+
+def _described(calls: list[str]) -> Callable[..., dict[str, Any]]:
+    """Give a metadata function that notes its calls, and tells what it was given."""
+
+    def described(grid: Any, metadata: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        calls.append("called")
+        return {"flops": 12, "told": [tuple(grid), metadata.name, sorted(arguments), arguments.get("width")]}
+
+    return described
+
+
+def _seen_by(subject: Subject, side: str, grid: Any = (3, 2, 1), launches: int = 1, **jit: Any) -> list[dict[str, Any]]:
+    """Launch a new kernel of `coordinates` and give what the hooks of a side, or of both, read."""
+    found: list[dict[str, Any]] = []
+    kernel = subject.kernel("coordinates", fresh=True, **jit)
+    with subject.observed(*_sides(side, lambda metadata: found.append(_content(metadata)))):
+        for _ in range(launches):
+            launch(subject, "coordinates", grid, poisoned(64), 3, 2, kernel=kernel)
+    return found
+
+
+def _text(content: Mapping[str, Any], *, but: str = "") -> dict[str, str]:
+    """Give metadata as text, without the memory of its arguments."""
+    return {name: repr(content[name]) for name in sorted(content) if name not in ("arguments", but)}
+
+
+@case("HOOK-4", side=["enter", "exit", "both"])
+def each_side_sees_the_launch(subject: Subject, side: str) -> None:
+    """A hook of either side sees the kernel's name, a function, a stream, and what the metadata function returned."""
+    require(subject, "hooks")
+    found = [
+        {
+            "name": content.get("name"),
+            "flops": content.get("flops"),
+            "function": "function" in content,
+            "stream": "stream" in content,
+        }
+        for content in _seen_by(subject, side, launch_metadata=_described([]))
+    ]
+    due = {"name": "coordinates", "flops": 12, "function": True, "stream": True}
+    same(subject, f"metadata seen by {side}", str([due] * (2 if side == "both" else 1)), str(found))
+
+
+@case("HOOK-4", alone=["enter", "exit"])
+def one_side_alone_sees_the_same(subject: Subject, alone: str) -> None:
+    """Whichever side is registered, the metadata is what both sides see together."""
+    require(subject, "hooks")
+    together = _seen_by(subject, "both", launch_metadata=_described([]))
+    same(subject, "sides that see a launch", 2, len(together))
+    same(subject, "what enter and exit see", *(str(_text(content)) for content in together))
+    single = _seen_by(subject, alone, launch_metadata=_described([]))
+    # Another kernel, so another function.
+    due = [_text(content, but="function") for content in together[:1]]
+    same(subject, f"what {alone} alone sees", str(due), str([_text(content, but="function") for content in single]))
+
+
+@case("HOOK-4")
+def first_launch_tells_the_same(subject: Subject) -> None:
+    """The metadata of a kernel's first launch, which compiles and loads, is that of its second."""
+    require(subject, "hooks")
+    found = _seen_by(subject, "enter", launches=2)
+    told = [content.get("function") is not None for content in found]
+    same(subject, "the function is told by the first and second launch", [True, True], told)
+    first, second = map(_text, found)
+    same(subject, "what enter sees of the first and second launch", str(second), str(first))
+
+
+@case("HOOK-4")
+def metadata_function_is_given_the_launch(subject: Subject) -> None:
+    """The metadata function is given the grid, the compiled kernel's metadata and the arguments by name."""
+    require(subject, "hooks")
+    found = [content.get("told") for content in _seen_by(subject, "enter", launch_metadata=_described([]))]
+    due = [(3, 2, 1), "coordinates", ["height", "seen", "width"], 3]
+    same(subject, "grid, name, names of arguments, value of one", str([due]), str(found))
+
+
+@case("HOOK-4")
+def metadata_function_may_name_the_launch(subject: Subject) -> None:
+    """A name that the metadata function returns is what hooks see: Triton's persistent matmul names its launches so."""
+    require(subject, "hooks")
+
+    def named(grid: Any, metadata: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return {"name": f"{metadata.name} [width={arguments['width']}]"}
+
+    found = [content.get("name") for content in _seen_by(subject, "both", launch_metadata=named)]
+    same(subject, "names seen by enter and exit", ["coordinates [width=3]"] * 2, found)
+
+
+@case("HOOK-4", stream=["default", "side"])
+def metadata_tells_what_is_ours(subject: Subject, stream: str) -> None:
+    """Our own rule: identity of the binary, device, num_warps, shared bytes, and the stream's handle."""
+    device = _own(subject, "further metadata is our own rule")
+    found: list[Any] = []
+    options: dict[str, Any] = {"stream": _side_stream(subject)} if stream == "side" else {}
+    if "num_warps" in subject.abilities:
+        options.update(subject.options(num_warps=2))
+    with subject.observed(lambda metadata: found.append(_content(metadata)), None):
+        kernel = subject.kernel("shared_coordinates", fresh=True)
+        result = launch(subject, "shared_coordinates", (2,), poisoned(64), 3, 2, kernel=kernel, **options)
+    due = {
+        "hash": subject.identity(result),
+        "device": device.name,
+        "num_warps": 2 if "num_warps" in subject.abilities else 1,
+        "shared": result.metadata.shared,
+    }
+    if stream == "side":
+        due["stream"] = options["stream"].handle
+    same(subject, "further metadata", str([due]), str([{name: content.get(name) for name in due} for content in found]))
+
+
+@case("HOOK-4", grid={"an_int": 7, "a_numpy_int": np.int64(7), "a_list": [7, 1], "a_callable": lambda meta: (7,)})
+def grid_is_three_ints(subject: Subject, grid: Any) -> None:
+    """Our own rule: however the grid was given, metadata has it as three Python ints."""
+    _own(subject, "the grid in the metadata is our own rule")
+    found = [content.get("grid") for content in _seen_by(subject, "enter", grid)]
+    same(subject, "the grid in the metadata", repr([(7, 1, 1)]), repr(found))
+
+
+@case("HOOK-4")
+def arguments_are_told_by_name(subject: Subject) -> None:
+    """Our own rule: metadata has each argument as it was passed, defaults and constants included."""
+    _own(subject, "arguments in the metadata are our own rule")
+    seen = poisoned(8)
+    found: list[Any] = []
+    with subject.observed(lambda metadata: found.append(_content(metadata)["arguments"]), None):
+        launch(subject, "constant", (1,), seen, C=3, kernel=subject.kernel("constant", fresh=True))
+    same(subject, "constants and defaults", str([(3, "default")]), str([(a.get("C"), a.get("D")) for a in found]))
+    same(subject, "the tensor is the one that was passed", [True], [a.get("seen") is seen for a in found])
+
+
+@case("HOOK-4")
+def metadata_is_of_its_launch(subject: Subject) -> None:
+    """Metadata that a hook kept is looked at after other launches, and still tells of its own."""
+    require(subject, "hooks")
+    kernel = subject.kernel("coordinates", fresh=True, launch_metadata=_described([]))
+    kept: list[Any] = []
+    with subject.observed(kept.append, None):
+        for x in (2, 3):
+            launch(subject, "coordinates", (x, 1, 1), poisoned(64), x, 1, kernel=kernel)
+    _launched(subject)
+    found = [(told[0], told[3]) for told in (_content(metadata).get("told", [None] * 4) for metadata in kept)]
+    same(subject, "grid and width in kept metadata", str([((2, 1, 1), 2), ((3, 1, 1), 3)]), str(found))
+
+
+@case("HOOK-4", kind="negative", change=["assign", "delete", "replace", "clear"])
+def metadata_is_read_only(subject: Subject, change: str) -> None:
+    """What one hook does to its metadata, the next does not see."""
+    require(subject, "hooks")
+    changes: dict[str, Hook] = {
+        "assign": lambda metadata: metadata.__setitem__("name", "another"),
+        "delete": lambda metadata: metadata.__delitem__("name"),
+        "replace": lambda metadata: metadata.get().update(name="another"),
+        "clear": lambda metadata: metadata.get().clear(),
+    }
+    found: list[Any] = []
+
+    def changing(metadata: Any) -> None:
+        found.append(_content(metadata).get("name"))
+        with suppress(Exception):  # refused is as good
+            changes[change](metadata)
+
+    with own_rule(subject), subject.observed(changing, changing):
+        _launched(subject)
+        same(subject, "names seen by enter and exit", ["coordinates", "coordinates"], found)
+
+
+# ------------------------------------------------------------------------------------------------------------ HOOK-5
+
+
+def _error_of(subject: Subject, seen: Array, kernel: Any = None) -> BaseException | None:
+    """Launch one program of a kernel that was never launched, and give what the caller gets."""
+    try:
+        subject.launch("coordinates", (1,), seen, 1, 1, kernel=kernel or subject.kernel("coordinates", fresh=True))
+    except Unsupported:
+        raise
+    except BaseException as error:  # an interrupt, too
+        return error
+    return None
+
+
+def _check_told(subject: Subject, error: BaseException | None, launched: bool) -> None:
+    """Demand that the caller gets the hook's error; ours names the hook and says whether the launch stands."""
+    chain = error
+    while chain is not None and not isinstance(chain, ValueError):
+        chain = chain.__cause__
+    same(subject, "the hook's error reaches the caller", "raised by a hook", str(chain))
+    if subject.is_own:
+        is_told = isinstance(error, HookError) and error.hook == "_raise" and error.launched is launched
+        same(subject, f"a HookError that names the hook, launched={launched}", True, is_told)
+
+
+@case("HOOK-5", kind="control", returned={"a_string": "stop", "false": False, "a_dict": {"grid": (1, 1, 1)}})
+def what_hooks_return_changes_nothing(subject: Subject, returned: Any) -> None:
+    """Hooks that return something do not prevent the launch."""
+    require(subject, "hooks")
+    with own_rule(subject), subject.observed(lambda metadata: returned, lambda metadata: returned):
+        same(subject, "the kernel has run", True, _launched(subject)[0] > 0)
+
+
+@case("HOOK-5", kind="negative")
+def enter_that_raises_prevents_the_launch(subject: Subject) -> None:
+    """Nothing is launched when an enter hook raises, and the caller gets its error."""
+    require(subject, "hooks")
+    seen = _unwritten()
+    with own_rule(subject):
+        with subject.observed(_raise, None):
+            error = _error_of(subject, seen)
+        same(subject, "memory after an enter hook raised", _unwritten(), seen)
+        _check_told(subject, error, launched=False)
+
+
+@case("HOOK-5", kind="negative")
+def exit_that_raises_lets_the_launch_stand(subject: Subject) -> None:
+    """The kernel has run when an exit hook raises, and the caller gets its error."""
+    require(subject, "hooks")
+    seen = _unwritten()
+    with own_rule(subject):
+        with subject.observed(_ignore, _raise):
+            error = _error_of(subject, seen)
+        subject.synchronize()
+        same(subject, "the kernel has run", True, seen[0] > 0)
+        _check_told(subject, error, launched=True)
+
+
+@case("HOOK-5", kind="negative", side=["enter", "exit"])
+def metadata_function_that_raises_is_the_hooks_error(subject: Subject, side: str) -> None:
+    """A metadata function that raises does so in the hook that looks: from enter nothing is launched."""
+    require(subject, "hooks")
+
+    def broken(grid: Any, metadata: Any, arguments: Any) -> None:
+        raise ValueError("raised by a hook")
+
+    kernel = subject.kernel("coordinates", fresh=True, launch_metadata=broken)
+    seen = _unwritten()
+    enter, exit = (_look, _ignore) if side == "enter" else (_ignore, _look)
+    with own_rule(subject):
+        with subject.observed(enter, exit):
+            error = _error_of(subject, seen, kernel)
+        subject.synchronize()
+        same(subject, "the error reaches the caller", True, error is not None)
+        if side == "enter":
+            same(subject, "memory after an enter hook raised", _unwritten(), seen)
+
+
+@case("HOOK-5", kind="negative", side=["enter", "exit"])
+def interrupt_is_the_users(subject: Subject, side: str) -> None:
+    """An interrupt that arrives in a hook reaches the caller as it is, and the next launch is not disturbed."""
+    require(subject, "hooks")
+
+    def interrupted(metadata: Any) -> None:
+        raise KeyboardInterrupt
+
+    with own_rule(subject):
+        with subject.observed(*_sides(side, interrupted)):
+            error = _error_of(subject, _unwritten())
+        same(subject, "what the caller gets", "KeyboardInterrupt", type(error).__name__)
+        same(subject, "the next launch has run", True, _launched(subject)[0] > 0)
+
+
+@case("HOOK-5", side=["enter", "exit"])
+def hook_that_adds_hooks_does_not_disturb(subject: Subject, side: str) -> None:
+    """Hooks that a hook registers are called from the next launch on."""
+    require(subject, "hooks")
+    calls: list[str] = []
+    with own_rule(subject), ExitStack() as registered:
+
+        def adding(metadata: Any) -> None:
+            if "added" not in calls:
+                calls.append("added")
+                registered.enter_context(subject.observed(*_recorders(calls, "b")))
+
+        registered.enter_context(subject.observed(*_sides(side, adding)))
+        _launched(subject)
+        same(subject, "calls in the launch that added hooks", ["added"], calls)
+        _launched(subject)
+        same(subject, "calls with the next launch", ["added", "b in", "b out"], calls)
+
+
+@case("HOOK-5")
+def hook_that_removes_hooks_does_not_disturb(subject: Subject) -> None:
+    """Hooks that a hook removes are called once more, by the launch that runs."""
+    require(subject, "hooks")
+    calls: list[str] = []
+    with own_rule(subject), ExitStack() as registered:
+        enter, exit = _recorders(calls, "a")
+
+        def removing(metadata: Any) -> None:
+            enter(metadata)
+            registered.close()
+
+        registered.enter_context(subject.observed(removing, exit))
+        for _ in range(2):
+            _launched(subject)
+        same(subject, "calls in the launch that removed its hooks, and in the next", ["a in", "a out"], calls)
+
+
+# ------------------------------------------------------------------------------------------------------------ HOOK-6
+
+
+def _prepared(subject: Subject, path: str, seen: Array) -> Callable[[], object]:
+    """Give a launch of one program of `coordinates` on a path, made once before anybody watches."""
+    kernel = subject.kernel("coordinates", fresh=True)
+    grid = (1, 1, 1)
+    compiled = launch(subject, "coordinates", grid, seen, 1, 1, kernel=kernel)
+    if path == "thread":
+
+        def on_a_thread() -> None:
+            thread = threading.Thread(target=lambda: kernel[grid](subject.tensor(seen), 1, 1))
+            thread.start()
+            thread.join()
+
+        return on_a_thread
+    launchable = compiled if "compiled" in path else kernel
+    if not path.startswith("bound"):
+        return lambda: launchable[grid](subject.tensor(seen), 1, 1)
+    bound = launchable[grid]
+    return lambda: bound(subject.tensor(seen), 1, 1)
+
+
+@case("HOOK-6", path=["kernel", "bound", "compiled", "bound_compiled", "thread"])
+def late_hook_sees_the_next_launch(subject: Subject, path: str) -> None:
+    """A handle that launched unwatched calls hooks from their registration on, and not after their removal."""
+    require(subject, "hooks")
+    if "compiled" in path:
+        require(subject, "compiled")
+    seen = _unwritten()
+    calls: list[str] = []
+    run = _prepared(subject, path, seen)
+    for observed in (False, True, True, False):
+        with subject.observed(*_recorders(calls, "a")) if observed else ExitStack():
+            run()
+            subject.synchronize()
+    same(subject, "hooks called in the two launches that were watched", ["a in", "a out"] * 2, calls)
+
+
+@case("HOOK-6")
+def later_observer_joins(subject: Subject) -> None:
+    """An observer that comes while another watches sees the next launch, and the first goes on watching."""
+    require(subject, "hooks")
+    first: list[str] = []
+    second: list[str] = []
+    kernel = subject.kernel("coordinates", fresh=True)
+    with own_rule(subject), subject.observed(*_recorders(first, "a")):
+        for later in (ExitStack(), subject.observed(*_recorders(second, "b")), ExitStack()):
+            with later:
+                launch(subject, "coordinates", (1,), _unwritten(), 1, 1, kernel=kernel)
+        same(subject, "calls of the first observer in three launches", ["a in", "a out"] * 3, first)
+        same(subject, "calls of the second in the one that it watched", ["b in", "b out"], second)

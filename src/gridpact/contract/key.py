@@ -1,0 +1,201 @@
+"""KEY: what is the same kernel."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any, Final
+
+from gridpact.conformance.check import POISON, launch, poisoned, require, same
+from gridpact.conformance.model import Violated, case, clause
+from gridpact.conformance.subjects import Subject
+
+clause(
+    "KEY-1",
+    "triton",
+    "One key holds all that can change the binary: source of the kernel and of everything that it reaches, "
+    "captured constants, types and specialization classes, constexpr values with their types (1, True, 1.0 "
+    "differ; 0.0 and -0.0 differ; NaN equals itself), options after defaults are resolved, target and toolchain. "
+    "Neither the order of options nor spelling a default out changes it.",
+    "Two launches that share a key by mistake run the first one's constants, without an error.",
+)
+
+# Constants that are equal, or look alike as text, and what `constant` writes for each.
+_ALIKE: Final = {
+    "an_int": (1, 1),
+    "a_bool": (True, 2),
+    "a_float": (1.0, 3),
+}
+
+# Two constants each, and what `constants` writes for them.
+_PAIRS: Final = {
+    "dashes": [(("a-b", "c"), 1), (("a", "b-c"), 2)],
+    "number_and_text": [((1, None), 3), (("1", None), 4)],
+    "none_and_text": [((1, None), 3), ((1, "None"), 5)],
+    "bool_and_text": [((True, "None"), 6), (("True", "None"), 7)],
+}
+
+
+def _check_apart(subject: Subject, program: str, launches: list[tuple[tuple[Any, ...], int]]) -> None:
+    """Launch one kernel with each set of constants, twice over, and demand that each run sees its own.
+
+    Where a subject tells which binary ran, each set has to have one of its own.
+    """
+    kernel = subject.kernel(program, fresh=True)
+    identities: dict[int, set[str]] = {}
+    for constants, due in launches * 2:
+        seen = poisoned(2)
+        result = launch(subject, program, (1,), seen, *constants, kernel=kernel)
+        same(subject, f"{program} of {constants}", [due, POISON], seen)
+        if "binaries" in subject.abilities:
+            identities.setdefault(due, set()).add(subject.identity(result))
+    _check_binaries(subject, list(identities.values()))
+
+
+def _check_binaries(subject: Subject, identities: list[set[str]]) -> None:
+    """Demand one binary for each entry, and no two alike."""
+    if "binaries" in subject.abilities:
+        same(subject, "binaries of each", [1] * len(identities), [len(each) for each in identities])
+        same(subject, "binaries of all", len(identities), len(set[str]().union(*identities)))
+
+
+@case("KEY-1", order={"-".join(names): names for names in itertools.permutations(_ALIKE)})
+def equal_constants_of_other_types_differ(subject: Subject, order: tuple[str, ...]) -> None:
+    """1, True and 1.0 in any order are three kernels, and each launch sees its own."""
+    _check_apart(subject, "constant", [((_ALIKE[name][0],), _ALIKE[name][1]) for name in order])
+
+
+@case("KEY-1", first=["plus", "minus"])
+def zeros_of_other_signs_differ(subject: Subject, first: str) -> None:
+    """0.0 and -0.0 are two kernels, whichever came first."""
+    zeros: list[tuple[tuple[Any, ...], int]] = [((0.0,), 4), ((-0.0,), 5)]
+    _check_apart(subject, "constant", zeros if first == "plus" else zeros[::-1])
+
+
+@case("KEY-1")
+def nan_equals_itself(subject: Subject) -> None:
+    """NaN is one kernel, also where it is another object each time."""
+    _check_apart(subject, "constant", [((math.nan,), 6), ((float("nan"),), 6)])
+
+
+@case("KEY-1", pairs=_PAIRS, order=["as_listed", "reversed"])
+def constants_that_look_alike_differ(subject: Subject, pairs: list[tuple[tuple[Any, ...], int]], order: str) -> None:
+    """Constants whose text is the same when it is joined, or without its quotes, are two kernels."""
+    _check_apart(subject, "constants", pairs if order == "as_listed" else pairs[::-1])
+
+
+@case("KEY-1", order=["as_listed", "reversed"])
+def integers_of_other_widths_differ(subject: Subject, order: str) -> None:
+    """Integers of 32 bits, 64 bits and 64 bits without a sign are three kernels, and each arrives whole."""
+    values = [3, 2**40 + 1, 2**63 + 1]
+    kernel = subject.kernel("arrived", fresh=True)
+    identities: dict[int, set[str]] = {}
+    for value in (values if order == "as_listed" else values[::-1]) * 2:
+        seen = poisoned(2, "i8").view("u8")
+        due = seen.copy()
+        due[0] = value
+        result = launch(subject, "arrived", (1,), seen, value, kernel=kernel)
+        same(subject, f"arrived of {value}", due, seen)
+        if "binaries" in subject.abilities:
+            identities.setdefault(value, set()).add(subject.identity(result))
+    _check_binaries(subject, list(identities.values()))
+
+
+def _identity(subject: Subject, program: str, kernel: Any, due: int, *args: Any, **options: Any) -> str:
+    """Launch a program that writes one number, and name the binary that ran."""
+    seen = poisoned(2)
+    result = launch(subject, program, (1,), seen, *args, kernel=kernel, **options)
+    same(subject, f"{program} of {args} {options}", [due, POISON], seen)
+    return subject.identity(result)
+
+
+@case("KEY-1")
+def spelled_out_default_changes_nothing(subject: Subject) -> None:
+    """A default of a parameter that is spelled out is the same kernel as one that is left out."""
+    require(subject, "binaries")
+    kernel = subject.kernel("constant", fresh=True)
+    left_out = _identity(subject, "constant", kernel, 1, 1)
+    spelled_out = _identity(subject, "constant", kernel, 1, 1, "default")
+    by_name = _identity(subject, "constant", kernel, 1, D="default", C=1)
+    same(subject, "binaries", [left_out] * 2, [spelled_out, by_name])
+
+
+@case("KEY-1")
+def spelled_out_default_of_an_option_changes_nothing(subject: Subject) -> None:
+    """An option that is given its default is the same kernel as one that is left out."""
+    for ability in ("binaries", "compiled", "num_warps"):
+        require(subject, ability)
+    kernel = subject.kernel("constant", fresh=True)
+    seen = poisoned(2)
+    result = launch(subject, "constant", (1,), seen, 1, kernel=kernel)
+    spelled_out = _identity(subject, "constant", kernel, 1, 1, num_warps=result.metadata.num_warps)
+    same(subject, "binaries", subject.identity(result), spelled_out)
+
+
+@case("KEY-1")
+def options_are_in_the_key(subject: Subject) -> None:
+    """One warp and two are two kernels, in whichever order they come again."""
+    for ability in ("binaries", "num_warps"):
+        require(subject, ability)
+    kernel = subject.kernel("constant", fresh=True)
+    ran = [_identity(subject, "constant", kernel, 1, 1, num_warps=count) for count in (1, 2, 1, 2)]
+    _check_binaries(subject, [set(ran[::2]), set(ran[1::2])])
+
+
+@case("KEY-1")
+def order_of_options_changes_nothing(subject: Subject) -> None:
+    """The same options in another order are the same kernel."""
+    for ability in ("binaries", "num_warps"):
+        require(subject, ability)
+    kernel = subject.kernel("constant", fresh=True)
+    one = _identity(subject, "constant", kernel, 1, 1, num_warps=2, num_stages=2)
+    other = _identity(subject, "constant", kernel, 1, 1, num_stages=2, num_warps=2)
+    same(subject, "binaries", one, other)
+
+
+def _check_captured(subject: Subject, program: str, kernel: Any, value: int, is_changed: bool) -> None:
+    """Demand that a kernel writes what it captured; after a change a refusal is as good."""
+    seen = poisoned(2)
+    try:
+        subject.launch(program, (1,), seen, kernel=kernel)
+    except Exception as error:
+        if is_changed and (seen == POISON).all():
+            subject.asked.note(f"{value}, or a refusal", f"{type(error).__name__}: {error}")
+            return
+        raise Violated(f"{program} with {value} captured", "a launch", f"{type(error).__name__}: {error}") from error
+    same(subject, f"{program} with {value} captured", [value, POISON], seen)
+
+
+@case("KEY-1")
+def changed_global_is_seen(subject: Subject) -> None:
+    """A kernel whose captured global changed is compiled anew or refused, and is right when it is changed back."""
+    program = subject.source("captured")
+    kernel = subject.kernel("captured", fresh=True)
+    before = program.__globals__["CAPTURED"]
+    try:
+        _check_captured(subject, "captured", kernel, 3, is_changed=False)
+        program.__globals__["CAPTURED"] = type(before)(5)
+        _check_captured(subject, "captured", kernel, 5, is_changed=True)
+    finally:
+        program.__globals__["CAPTURED"] = before
+    _check_captured(subject, "captured", kernel, 3, is_changed=True)
+
+
+@case("KEY-1")
+def changed_closure_is_seen(subject: Subject) -> None:
+    """A kernel reads its closure before a global of that name, and sees that the closure's value changed."""
+    function = subject.source("closure")(7)
+    cell = function.__closure__[0]
+    kernel = subject.jit(function)
+    _check_captured(subject, "closure", kernel, 7, is_changed=False)
+    cell.cell_contents = type(cell.cell_contents)(9)
+    _check_captured(subject, "closure", kernel, 9, is_changed=True)
+
+
+@case("KEY-1")
+def kernels_of_one_name_differ_by_their_closures(subject: Subject) -> None:
+    """Two kernels of the same text and name, with other values in their closures, are two kernels."""
+    make = subject.source("closure")
+    kernels = {value: subject.jit(make(value)) for value in (7, 9)}
+    for value in (7, 9, 7):
+        _check_captured(subject, "closure", kernels[value], value, is_changed=False)

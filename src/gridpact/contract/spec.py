@@ -1,0 +1,172 @@
+"""SPEC: specialization."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Final
+
+import numpy as np
+
+from gridpact.conformance.check import POISON, Array, check_refused, launch, poisoned, require, same
+from gridpact.conformance.model import Unguarded, Violated, case, clause
+from gridpact.conformance.subjects import Subject
+
+clause(
+    "SPEC-1",
+    "triton",
+    "A binary only runs with arguments that satisfy the facts that it was built on (16-byte divisibility, equal "
+    "to 1, 32 or 64 bits). A misaligned view after an aligned one gives right results, and so does a number of "
+    "another class.",
+    "A binary that loads 16 bytes at a time reads beside a misaligned view, or faults.",
+)
+
+_ALIGNMENT: Final = 16
+_COUNT: Final = 16
+
+# Type of the elements and where the view begins, in bytes after a multiple of 16.
+_VIEWS: Final = {
+    f"{dtype}_{begin}": (dtype, begin) for dtype in ("i1", "i4", "i8") for begin in range(0, 16, int(dtype[1]))
+}
+
+# Numbers one after the other, whose binaries may differ.
+_SEQUENCES: Final = [
+    (1, 2, 1), (2, 1, 2), (0, 1, 0), (16, 17, 16), (17, 16, 17), (1, 16, 1), (-16, -17, -16),
+    (2**31 - 1, 2**31, 2**31 - 1), (2**31, 2**31 - 1, 2**31), (-(2**31), -(2**31) - 1, -(2**31)), (2**32, 1, 2**32 + 1),
+]  # fmt: skip
+
+# Where memory began (in elements of 8 bytes) and the number, when a binary was built, and what it is given then.
+_OTHERS: Final = {
+    "another_number_than_1": ((0, 1), (0, 2)),
+    "a_number_that_16_does_not_divide": ((0, 16), (0, 17)),
+    "a_number_of_64_bits": ((0, 5), (0, 2**31 + 5)),
+}
+
+
+def _aligned(memory: Array) -> Array:
+    """Leave out what is before the first multiple of 16 bytes."""
+    return memory[-memory.ctypes.data % _ALIGNMENT // memory.itemsize :]
+
+
+def _view(subject: Subject, memory: Array, begin: int) -> Any:
+    """Give a tensor that begins inside of another, so that a copy to a device keeps what is left of the alignment."""
+    tensor = subject.tensor(memory)
+    return tensor[begin:] if hasattr(tensor, "__getitem__") else subject.tensor(memory[begin:])
+
+
+def _check_doubled(subject: Subject, kernel: Any, dtype: str, seen_begin: int, source_begin: int) -> str:
+    """Launch `scaled` over two views, and demand right results and nothing beside them; gives the binary's name."""
+    size = np.dtype(dtype).itemsize
+    seen, source = (_aligned(poisoned(4 * _COUNT, dtype)) for _ in range(2))
+    source[source_begin // size :][:_COUNT] = np.arange(_COUNT)
+    due = seen.copy()
+    due[seen_begin // size :][:_COUNT] = 2 * np.arange(_COUNT)
+    views = (_view(subject, seen, seen_begin // size), _view(subject, source, source_begin // size))
+    result = launch(subject, "scaled", (1,), *views, _COUNT, BLOCK=_COUNT, kernel=kernel)
+    same(subject, f"twice 16 of {dtype}, views at {seen_begin} and {source_begin} bytes", due, seen)
+    if "binaries" not in subject.abilities:
+        return ""
+    subject.asked.binaries.append(subject.identity(result))
+    return subject.asked.binaries[-1]
+
+
+@case("SPEC-1", given=_VIEWS)
+def misaligned_view_after_an_aligned_one_is_right(subject: Subject, given: tuple[str, int]) -> None:
+    """A view at each offset, after one at a multiple of 16 bytes, is doubled right, by a binary of its own."""
+    dtype, begin = given
+    kernel = subject.kernel("scaled")
+    aligned = _check_doubled(subject, kernel, dtype, 0, 0)
+    view = _check_doubled(subject, kernel, dtype, begin, begin)
+    again = _check_doubled(subject, kernel, dtype, 0, 0)
+    same(subject, "binaries of the aligned ones", aligned, again)
+    if "binaries" in subject.abilities:
+        same(subject, "one binary serves both", begin == 0, aligned == view)
+
+
+@case("SPEC-1", first=["aligned", "misaligned"])
+def alignments_of_two_tensors_mix(subject: Subject, first: str) -> None:
+    """Of two tensors each is aligned or not, in four launches of one kernel: all are right, by four binaries."""
+    kernel = subject.kernel("scaled", fresh=True)
+    begins = list(itertools.product((0, 4), repeat=2))
+    binaries = [
+        _check_doubled(subject, kernel, "i4", *begin) for begin in (begins if first == "aligned" else begins[::-1])
+    ]
+    if "binaries" in subject.abilities:
+        same(subject, "binaries", 4, len(set(binaries)))
+
+
+@case("SPEC-1", values=_SEQUENCES)
+def numbers_of_other_classes_arrive(subject: Subject, values: tuple[int, ...]) -> None:
+    """A number that is 1, divisible by 16 or 64 bits wide, after one that is not and before it, arrives as it is."""
+    kernel = subject.kernel("arrived", fresh=True)
+    for value in values:
+        seen = poisoned(2, "i8")
+        launch(subject, "arrived", (1,), seen, value, kernel=kernel)
+        same(subject, f"{value} among {values}", [value, POISON], seen)
+
+
+@case("SPEC-1")
+def classes_of_two_numbers_mix(subject: Subject) -> None:
+    """Of two numbers each is 1, 3, divisible by 16 or 64 bits wide, in every combination: each arrives at its place."""
+    kernel = subject.kernel("two_numbers", fresh=True)
+    for pair in itertools.product((1, 3, 16, 2**40 + 1), repeat=2):
+        seen = poisoned(3, "i8")
+        launch(subject, "two_numbers", (1,), seen, *pair, kernel=kernel)
+        same(subject, f"numbers {pair}", [*pair, POISON], seen)
+
+
+def _launch_binary(subject: Subject, compiled: Any, memory: Array, begin: int, value: int) -> None:
+    """Launch the very binary that a launch gave back."""
+    subject.asked.program += (
+        f"compiled[(1, 1, 1)](<memory of i64 at {8 * begin} bytes after a multiple of 16>, {value})\n"
+    )
+    compiled[(1, 1, 1)](_view(subject, memory, begin), value)
+    subject.synchronize()
+
+
+def _built(subject: Subject, begin: int, value: int) -> Any:
+    """Compile `arrived` for memory that begins there and for a number, and give the binary."""
+    require(subject, "compiled")
+    memory = _aligned(poisoned(8, "i8"))
+    compiled = launch(subject, "arrived", (1,), _view(subject, memory, begin), value)
+    same(subject, f"arrived of {value}", value, memory[begin])
+    return compiled
+
+
+@case("SPEC-1", kind="control", given={"aligned": ((0, 5), (0, 7)), "misaligned": ((1, 5), (1, 7)),
+      "one": ((0, 1), (0, 1)), "divisible": ((0, 16), (0, 32))})  # fmt: skip
+def binary_launches_what_it_was_built_for(subject: Subject, given: tuple[tuple[int, int], tuple[int, int]]) -> None:
+    """A binary that a launch gave back runs again with arguments of the same classes."""
+    built, (begin, value) = given
+    compiled = _built(subject, *built)
+    memory = _aligned(poisoned(8, "i8"))
+    due = memory.copy()
+    due[begin] = value
+    try:
+        _launch_binary(subject, compiled, memory, begin, value)
+    except Exception as error:
+        raise Violated("compiled[(1, 1, 1)](...)", "a launch", f"{type(error).__name__}: {error}") from error
+    same(subject, f"{value} by a binary that was built with {built[1]}", due, memory)
+
+
+# A device that faults on a misaligned access takes its process along.
+@case("SPEC-1", kind="negative", given={"a_misaligned_view": ((0, 5), (1, 5))}, ends_worker=True)
+@case("SPEC-1", kind="negative", given=_OTHERS)
+def binary_refuses_what_it_was_not_built_for(subject: Subject, given: tuple[tuple[int, int], tuple[int, int]]) -> None:
+    """A binary that a launch gave back refuses arguments that break a fact that it was built on."""
+    built, (begin, value) = given
+    compiled = _built(subject, *built)
+    memory: list[Array] = []
+
+    def ask(seen: Array) -> None:
+        memory.append(_aligned(seen.view("i8")))
+        _launch_binary(subject, compiled, memory[0], begin, value)
+
+    kinds = ValueError if subject.is_own else (ValueError, OverflowError, TypeError)
+    try:
+        check_refused(subject, kinds, "SPEC-1", ask, names="'arrived'")
+    except Unguarded:
+        raise
+    except Violated as broken:
+        is_right = not subject.is_own and memory[0][begin] == value
+        told = f"{broken.seen}; {memory[0][begin]} arrived"
+        raise (Unguarded if is_right else Violated)(broken.asked, broken.due, told) from broken

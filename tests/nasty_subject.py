@@ -1,0 +1,41 @@
+"""A subject whose launches die in the way that the file `how` beside it names: for the tests of isolation."""
+
+import ctypes
+import os
+import time
+from pathlib import Path
+
+from gridpact.conformance.subjects.gridpact_device import reference
+
+
+def nasty():
+    subject = reference()
+    launch = subject.launch
+
+    def die(program, grid, *args, **kwargs):
+        how = Path(__file__).with_name("how").read_text()
+        if how == "segfault":
+            ctypes.string_at(0)
+        elif how == "abort":
+            os.abort()
+        elif how == "leave":
+            os._exit(3)
+        elif how == "hang":
+            time.sleep(1000)
+        elif how == "hang_with_the_gil":
+            library = ctypes.PyDLL(None)
+            mutex = ctypes.create_string_buffer(64)
+            library.pthread_mutex_lock(mutex)
+            library.pthread_mutex_lock(mutex)
+        elif how == "eat":
+            eaten = []
+            while True:
+                eaten.append(bytearray(64 << 20))
+        elif how == "print":
+            ctypes.CDLL(None).puts(b"noise from C")
+            ctypes.CDLL(None).fflush(None)
+            print("noise from Python")
+        return launch(program, grid, *args, **kwargs)
+
+    subject.launch = die
+    return subject

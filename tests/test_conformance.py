@@ -1,0 +1,364 @@
+"""The suite itself: addresses, selection, isolation of cases that crash or hang, evidence that outlives a kill."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gridpact.conformance import evidence, model, report, subjects
+from gridpact.conformance.check import Asked, check_refused, same
+from gridpact.conformance.isolation import Worker
+from gridpact.conformance.plugin import allowed_unsupported
+from gridpact.errors import ContractValueError
+
+ROOT = Path(__file__).parent.parent
+EXAMPLE = ROOT / "examples" / "subject"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def contract():
+    model.load_contract()
+
+
+# -- clauses and cases
+
+
+def test_every_clause_has_cases_and_a_sentence():
+    for number, clause in model.CLAUSES.items():
+        mine = [case for case in model.CASES.values() if case.clause == number]
+        assert mine, number
+        assert any(case.tier == "quick" for case in mine), number
+        assert clause.sentence.endswith("."), number
+        assert clause.why.endswith("."), number
+
+
+def test_clauses_that_refuse_have_a_control_or_a_positive_case():
+    for number in model.CLAUSES:
+        kinds = {case.kind for case in model.CASES.values() if case.clause == number}
+        assert kinds & {"control", "positive"}, number
+
+
+def test_every_case_has_an_address_and_a_plan():
+    for address, case in model.CASES.items():
+        assert address == case.id
+        assert address.startswith(f"{case.clause}:{case.name}")
+        assert " " not in address, address
+        assert case.plan.endswith("."), address
+
+
+def test_an_address_can_be_pasted_back():
+    for address in model.CASES:
+        escaped = address.replace("[", "[[]")
+        assert [case.id for case in model.select(cases=[escaped])] == [address]
+
+
+def test_selection_that_matches_nothing_is_refused():
+    with pytest.raises(ValueError, match="no clause 'GRID-99'"):
+        model.select(clauses=["GRID-99"])
+    with pytest.raises(ValueError, match="no case matches"):
+        model.select(cases=["GRID-4:nothing*"])
+
+
+def test_slow_cases_are_asked_on_request():
+    quick, both = model.select(), model.select(tiers=["quick", "slow"])
+    assert {case.tier for case in quick} == {"quick"}
+    assert len(both) > len(quick)
+    (slow, *_) = [case.id for case in both if case.tier == "slow"]
+    assert [case.id for case in model.select(cases=[slow])] == [slow]
+
+
+def test_a_clause_or_case_entered_twice_is_refused():
+    with pytest.raises(ValueError, match="entered twice"):
+        model.clause("GRID-4", "triton", "again.")
+    with pytest.raises(ValueError, match="no clause GRID-99"):
+        model.case("GRID-99")
+    with pytest.raises(ValueError, match="entered twice"):
+
+        @model.case("GRID-4", grid=[(7,)])
+        def every_triple_runs_once(subject, grid):
+            """Be there already."""
+
+
+def test_every_allowed_unsupported_row_matches_a_case_of_a_known_subject():
+    for row in allowed_unsupported():
+        assert row.subject in subjects.SUBJECTS, row
+        assert row.reason, row
+        assert any(row.matches(row.subject, case) for case in model.CASES.values()), row
+
+
+# -- checks
+
+
+class Launcher(subjects.Subject):
+    """A subject of these tests: what it does at a launch is given."""
+
+    name = "test"
+
+    def __init__(self, is_own=False, does=lambda seen: None):
+        super().__init__()
+        self.is_own, self.does, self.asked = is_own, does, Asked(program="launch(...)")
+
+    def source(self, program):
+        raise NotImplementedError
+
+    def jit(self, function, **options):
+        raise NotImplementedError
+
+
+def verdict(is_own, does, **options):
+    subject = Launcher(is_own, does)
+    try:
+        check_refused(subject, ValueError, "GRID-6", subject.does, **options)
+    except model.Unguarded:
+        return "violated" if is_own else "unguarded"
+    except model.Violated:
+        return "violated"
+    return "pass"
+
+
+def nothing(seen):
+    pass
+
+
+def write(seen):
+    seen[::7][:6] = 1
+
+
+def write_and_raise(seen):
+    write(seen)
+    raise ValueError("late")
+
+
+def raise_ours(seen):
+    raise ContractValueError("grid.x", "a count is 0 or more", -1, clause="GRID-6")
+
+
+def raise_other_clause(seen):
+    raise ContractValueError("grid.x", "a count is 0 or more", -1, clause="GRID-7")
+
+
+def raise_plain(seen):
+    raise ValueError("negative")
+
+
+def raise_vague(seen):
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("does", "own", "foreign"),
+    [
+        (nothing, "violated", "unguarded"),
+        (write, "violated", "violated"),
+        (write_and_raise, "violated", "violated"),
+        (raise_ours, "pass", "pass"),
+        (raise_other_clause, "violated", "pass"),
+        (raise_plain, "violated", "pass"),
+        (raise_vague, "violated", "unguarded"),
+    ],
+)
+def test_refusals_are_judged_by_whose_launcher_it_is(does, own, foreign):
+    assert verdict(True, does) == own
+    assert verdict(False, does) == foreign
+
+
+def test_a_foreign_launch_of_what_was_plainly_meant_is_unguarded():
+    assert verdict(False, write, means=6) == "unguarded"
+    assert verdict(False, write, means=7) == "violated"
+    assert verdict(True, write, means=6) == "violated"
+
+
+@pytest.mark.parametrize(
+    ("due", "seen"), [(0.0, -0.0), ([1, 2], [1]), (1, 2), (float("nan"), 0.0), ("a", "b"), (True, False)]
+)
+def test_what_differs_is_told_apart(due, seen):
+    with pytest.raises(model.Violated):
+        same(Launcher(), "it", due, seen)
+
+
+def test_what_is_the_same_leaves_a_note():
+    subject = Launcher()
+    same(subject, "it", np.array([1.5, np.nan]), np.array([1.5, np.nan]))
+    assert (subject.asked.checks, subject.asked.seen) == (1, "[1.5, nan]")
+
+
+# -- isolation
+
+
+def installed(site, module, entry):
+    """Lay a module with a subject's entry point into a folder, as pip would."""
+    info = site / f"{module.stem}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module.stem}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[gridpact.subjects]\n{entry}\n")
+    (site / module.name).write_text(module.read_text())
+
+
+@pytest.fixture
+def nasty(tmp_path, monkeypatch):
+    """Give a worker whose launches die in the way that is asked for, and a function to ask for it."""
+    site = tmp_path / "site"
+    installed(site, Path(__file__).parent / "nasty_subject.py", "tests:nasty = nasty_subject:nasty")
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    how = site / "how"
+    how.write_text("")
+    worker = Worker("tests:nasty")
+    assert worker.start()["ready"], worker.facts
+    yield worker, how.write_text
+    worker.close()
+
+
+GOOD = "GRID-11:first_launch_is_like_later_ones:grid=5"
+CASE = "GRID-4:every_triple_runs_once:grid=7"
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [("segfault", "SIGSEGV"), ("abort", "SIGABRT"), ("leave", "left with 3 without an answer"), ("hang", "hung"),
+     ("hang_with_the_gil", "hung")],
+)  # fmt: skip
+def test_a_case_that_kills_its_process_costs_that_case(nasty, how, told):
+    worker, die = nasty
+    assert worker.ask(GOOD, 30)["verdict"] == "pass"
+    die(how)
+    answer = worker.ask(CASE, 2)
+    die("")
+    assert answer["verdict"] == "violated"
+    assert told in answer["observed"]
+    assert answer["duration_s"] < 20
+    assert worker.ask(GOOD, 30)["verdict"] == "pass"
+
+
+def test_a_case_that_eats_memory_costs_that_case(nasty, monkeypatch):
+    worker, die = nasty
+    monkeypatch.setattr("gridpact.conformance.isolation._MEMORY_BYTES", 1 << 30)
+    die("eat")
+    answer = worker.ask(CASE, 60)
+    die("")
+    assert (answer["verdict"], answer["observed"]) == ("violated", "used more than 1 GiB of memory")
+    assert worker.ask(GOOD, 30)["verdict"] == "pass"
+
+
+def test_what_a_subject_prints_does_not_get_among_the_answers(nasty):
+    worker, die = nasty
+    die("print")
+    assert worker.ask(CASE, 30)["verdict"] == "pass"
+
+
+def test_a_subject_that_cannot_be_opened_is_told():
+    worker = Worker("no:such:subject")
+    assert not worker.start()["ready"]
+    assert "no:such:subject" in worker.facts["reason"]
+    assert worker.ask("GRID-2:missing_axes_are_one:grid=7", 5)["verdict"] == "error"
+    worker.close()
+
+
+# -- evidence
+
+
+def records_of(path):
+    return list(evidence.read(path))
+
+
+def test_a_killed_run_loses_at_most_the_running_case(tmp_path):
+    path = tmp_path / "records.jsonl"
+    command = [sys.executable, "-m", "gridpact.cli", "verify", "-s", "gridpact:reference", "--json", str(path)]
+    run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 60
+    while time.monotonic() < end and (not path.exists() or path.read_bytes().count(b"\n") < 20):
+        time.sleep(0.005)
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    raw = path.read_bytes()
+    kept = records_of(path)
+    assert len(kept) == raw.count(b"\n") >= 20
+    assert raw.endswith(b"\n")
+    expected = [case.id for case in model.select()]
+    assert [record.case for record in kept] == expected[: len(kept)]  # each that ended before, none missing
+
+
+def test_a_record_holds_what_was_asked_of_whom_and_how(tmp_path):
+    path = tmp_path / "records.jsonl"
+    command = [sys.executable, "-m", "gridpact.cli", "verify", "-s", "gridpact:reference", "-c", "GRID-2", "--json"]
+    subprocess.run([*command, str(path)], check=True, capture_output=True)
+    raw = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(raw) == 4
+    due = {"clause", "case", "subject", "verdict", "expected", "observed", "device", "driver", "versions", "duration_s"}
+    assert due <= raw[0].keys()
+    assert raw[0]["clause"] == "GRID-2"
+    assert raw[0]["versions"]["python"]
+    assert "verify" in raw[0]["command"]
+    assert all(record["verdict"] == "pass" for record in raw)
+
+
+def test_a_line_that_was_cut_off_is_left_out(tmp_path):
+    path = tmp_path / "records.jsonl"
+    whole = evidence.Record("GRID-4", "GRID-4:x", "s", "pass").line()
+    path.write_bytes(whole + whole[:20])
+    assert [record.case for record in records_of(path)] == ["GRID-4:x"]
+
+
+def test_the_evidence_readme_tells_confirmed_violated_and_not_run(tmp_path):
+    rows = [
+        evidence.Record("GRID-4", "GRID-4:a", "gridpact:x", "pass", is_own=True),
+        evidence.Record("GRID-3", "GRID-3:b", "triton:y", "violated", "refused", "8 programs ran", program="k[(1,)]()"),
+        evidence.Record("GRID-8", "GRID-8:c", "triton:y", "unsupported", observed="it loops"),
+        evidence.Record("GRID-6", "GRID-6:d", "triton:y", "unguarded", "ValueError", "nothing ran"),
+    ]
+    (tmp_path / "run.jsonl").write_bytes(b"".join(row.line() for row in rows))
+    text = evidence.summary(tmp_path)
+    assert "| GRID-4 | pass 1/1 |  |" in text
+    assert "### GRID-3 by `triton:y`: 1 cases" in text
+    assert "k[(1,)]()" in text
+    assert "it loops" in text
+    assert "nothing ran" in text
+
+
+def test_the_committed_evidence_readme_is_made_from_the_records():
+    assert (ROOT / "evidence" / "README.md").read_text() == evidence.summary(ROOT / "evidence")
+
+
+# -- report
+
+
+def test_the_worst_verdict_stands_for_a_clause():
+    assert report.worst(["pass", "unsupported"]) == "pass"
+    assert report.worst(["unsupported"]) == "unsupported"
+    assert report.worst(["pass", "unguarded"]) == "unguarded"
+    assert report.worst(["unguarded", "violated", "pass"]) == "violated"
+    assert report.worst(["violated", "error"]) == "error"
+
+
+def test_the_questions_ask_for_cases_that_exist_or_say_why_not():
+    for question in (*report.RUN_TIME_TESTS, *report.OPEN_POINTS):
+        patterns = [pattern for pattern in question.cases if not pattern.startswith("STREAM")]
+        assert question.not_yet or patterns
+        for pattern in patterns:
+            if not pattern.startswith("META-4"):
+                assert model.select(cases=[pattern]), pattern
+    assert len(report.RUN_TIME_TESTS) == len(report.OPEN_POINTS) == 7
+
+
+# -- a third party's subject
+
+
+def test_the_example_of_a_third_partys_subject_works(tmp_path):
+    assert len((EXAMPLE / "loop_subject.py").read_text().splitlines()) < 60
+    site = tmp_path / "site"
+    installed(site, EXAMPLE / "loop_subject.py", "example:loop = loop_subject:Loop")
+    path = tmp_path / "records.jsonl"
+    command = [sys.executable, "-m", "gridpact.cli", "verify", "-s", "example:loop", "-c", "GRID-4", "-c", "GRID-3"]
+    env = {**os.environ, "PYTHONPATH": str(site)}
+    ran = subprocess.run([*command, "--json", str(path)], capture_output=True, text=True, env=env, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    verdicts = {record.clause: set() for record in records_of(path)}
+    for record in records_of(path):
+        verdicts[record.clause].add(record.verdict)
+    assert verdicts["GRID-4"] <= {"pass", "unsupported"}
+    assert "violated" in verdicts["GRID-3"]  # it drops a fourth axis, as the example says
