@@ -31,6 +31,8 @@ def nasty():
             eaten = []
             while True:
                 eaten.append(bytearray(64 << 20))
+        elif how == "poison":
+            raise RuntimeError("the context is lost")
         elif how == "print":
             ctypes.CDLL(None).puts(b"noise from C")
             ctypes.CDLL(None).fflush(None)
@@ -38,4 +40,5 @@ def nasty():
         return launch(program, grid, *args, **kwargs)
 
     subject.launch = die
+    subject.is_poisoned = lambda: Path(__file__).with_name("how").read_text() == "poison"
     return subject

@@ -245,6 +245,15 @@ def test_a_case_that_eats_memory_costs_that_case(nasty, monkeypatch):
     assert worker.ask(GOOD, 30)["verdict"] == "pass"
 
 
+def test_a_case_that_poisons_its_process_says_so(nasty):
+    worker, die = nasty
+    die("poison")
+    answer = worker.ask(CASE, 30)
+    assert (answer["verdict"], answer["is_spent"]) == ("violated", True)
+    die("")
+    assert not worker.ask(CASE, 30)["is_spent"]
+
+
 def test_what_a_subject_prints_does_not_get_among_the_answers(nasty):
     worker, die = nasty
     die("print")

@@ -72,7 +72,7 @@ class CaseItem(pytest.Item):
         """Ask, keep the record, and fail if the verdict fails the run."""
         worker = self.config.stash[WORKERS][self.subject]
         answer = worker.ask(self.case.id, _LIMIT_S[self.case.tier])
-        if self.case.ends_worker:
+        if answer.pop("is_spent", False) or self.case.ends_worker:
             worker.stop()
         facts = worker.facts
         answer.pop("case", None)

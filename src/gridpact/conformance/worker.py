@@ -79,7 +79,8 @@ def _ask(case_id: str) -> dict[str, Any]:
     from gridpact.conformance.check import Asked
     from gridpact.conformance.model import CASES, Unguarded, Unsupported, Violated
 
-    asked = _subject.asked = Asked()
+    asked = Asked()
+    _subject.begin(asked)
     begin = time.perf_counter()
     answer: dict[str, Any]
     try:
@@ -96,7 +97,9 @@ def _ask(case_id: str) -> dict[str, Any]:
         answer = {"verdict": "violated", **_told(broken, asked)}
     except BaseException:  # the suite's own fault
         answer = {"verdict": "error", "expected": "", "observed": traceback.format_exc()}
-    return {"case": case_id, **answer, "duration_s": round(time.perf_counter() - begin, 6)}
+    duration_s = round(time.perf_counter() - begin, 6)
+    is_spent = answer["verdict"] != "pass" and _subject.is_poisoned()
+    return {"case": case_id, **answer, "duration_s": duration_s, "is_spent": is_spent}
 
 
 def _told(broken: Any, asked: Any) -> dict[str, Any]:

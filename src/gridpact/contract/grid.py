@@ -287,6 +287,11 @@ def count_over_the_limit_is_refused_beside_a_zero(subject: Subject, grid: tuple[
     check_refused(subject, (ValueError, OverflowError), "GRID-7", _coordinates(subject, over), names="grid.")
 
 
+def _require_within_limits(subject: Subject, grid: tuple[int, ...]) -> None:
+    if any(count > limit for count, limit in zip(grid, _limits(subject), strict=False)):
+        raise Unsupported(f"{grid} is over a limit of this device")
+
+
 # Products past 2^31 and 2^32, wrapped to 0, to 1 and to something small.
 _LARGE: Final = [
     (65536, 32768),
@@ -303,9 +308,7 @@ _LARGE: Final = [
 def large_grid_reaches_the_driver_whole(subject: Subject, grid: tuple[int, ...], num_warps: int) -> None:
     """The driver is given every program and every thread of a grid whose product passes 2^31 or 2^32."""
     require(subject, "geometry")
-    limits = _limits(subject)
-    if any(count > limit for count, limit in zip(grid, limits, strict=False)):
-        raise Unsupported(f"{grid} is over a limit of this device")
+    _require_within_limits(subject, grid)
     seen = subject.geometry(grid, wait=False, **subject.options(num_warps=num_warps))
     due = (*grid, 1, 1)[:3]
     same(subject, f"groups of {grid}", due, seen["groups"])
@@ -317,6 +320,7 @@ def large_grid_reaches_the_driver_whole(subject: Subject, grid: tuple[int, ...],
 def large_grid_runs_completely(subject: Subject, grid: tuple[int, ...]) -> None:
     """Every 2^16th program along x counts, and the last program of the grid is seen."""
     require_programs(subject, grid)
+    _require_within_limits(subject, grid)
     x, y, z = (*grid, 1, 1)[:3]
     seen = poisoned(8)
     seen[0] = 0

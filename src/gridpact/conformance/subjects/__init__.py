@@ -102,6 +102,14 @@ class Subject(ABC):
         """Give an array as an argument of a launch; what kernels write must be seen in the array afterwards."""
         return array
 
+    def begin(self, asked: Asked) -> None:
+        """Begin a case: its notes go here."""
+        self.asked = asked
+
+    def is_poisoned(self) -> bool:
+        """Whether a case has left the process unusable, as a kernel's fault does on CUDA; it is then started anew."""
+        return False
+
     def synchronize(self) -> None:  # noqa: B027  (nothing to wait for is a fine answer)
         """Wait until launches are complete and arrays hold what kernels wrote."""
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gridpact.conformance.check import poisoned
+from gridpact.conformance.check import Asked, poisoned
 from gridpact.conformance.subjects import Subject
 
 
@@ -89,6 +89,11 @@ class TritonActive(Subject):
             self.device, self.driver = facts["device"], facts["driver"]
             self.abilities |= {"lanes", "geometry"}
             self.limits = (2**31 - 1,) * 3
+        elif target.backend in ("cuda", "hip"):
+            import torch
+
+            self.device = torch.cuda.get_device_name(index)
+            self.driver = f"{target.backend} {torch.version.cuda or torch.version.hip}"
 
     def source(self, program: str) -> FunctionType:
         return getattr(self.programs, program)  # type: ignore[no-any-return]
@@ -114,9 +119,20 @@ class TritonActive(Subject):
         for array, copy in self.copies:
             array[...] = copy.cpu().numpy()
 
-    def launch(self, program: str, grid: Any, *args: Any, **kwargs: Any) -> Any:
+    def begin(self, asked: Asked) -> None:
+        super().begin(asked)
         self.copies.clear()
-        return super().launch(program, grid, *args, **kwargs)
+
+    def is_poisoned(self) -> bool:
+        if self.is_ours:
+            return False
+        import torch
+
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:  # sticky: every later call of the context says the same
+            return True
+        return False
 
     def identity(self, compiled: Any) -> str:
         return str(compiled.hash)
