@@ -2,6 +2,8 @@
 
 import ctypes
 import os
+import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -15,6 +17,7 @@ def nasty():
     def die(program, grid, *args, **kwargs):
         how = Path(__file__).with_name("how").read_text()
         if how == "segfault":
+            Path(__file__).with_name("child").write_text(str(subprocess.Popen(["sleep", "600"]).pid))
             ctypes.string_at(0)
         elif how == "abort":
             os.abort()
@@ -37,6 +40,8 @@ def nasty():
             ctypes.CDLL(None).puts(b"noise from C")
             ctypes.CDLL(None).fflush(None)
             print("noise from Python")
+        elif how == "die_afterwards":
+            threading.Timer(0.3, ctypes.string_at, [0]).start()
         return launch(program, grid, *args, **kwargs)
 
     subject.launch = die

@@ -65,7 +65,7 @@ def test_violations_by_others_are_findings_and_shown_with_a_program(sycl):
 def test_a_saboteur_fails_the_run_and_shows_what_was_due_and_seen():
     ran = run_apart("verify", "--saboteur", "drop-fourth-axis")
     assert ran.returncode == 1
-    assert "VIOLATED gridpact:reference  GRID-3:other_length_is_refused" in ran.stdout
+    assert "VIOLATED gridpact:reference+drop-fourth-axis  GRID-3:other_length_is_refused" in ran.stdout
     assert "due   ValueError [GRID-3] before anything ran" in ran.stdout
     assert "seen  8 programs ran, no error" in ran.stdout
     assert "coordinates[(2, 2, 2, 2)]" in ran.stdout
@@ -102,6 +102,9 @@ def test_plan_prints_each_clause_with_what_its_cases_ask():
         (("--case", "GRID-4:nothing"), "no case matches"),
         (("--tier", "fast"), "tier 'fast': not known"),
         (("--saboteur", "swapxy"), "Did you mean 'swap-xy'?"),
+        (("--saboteur", "drop-fourth-axis", "-s", "triton:active"), "it breaks gridpact:reference"),
+        (("--clause", "GRID-2", "--tier", "slow"), "nothing to ask"),
+        (("--clause", "GRID-4", "--case", "GRID-3:*"), "nothing to ask"),
     ],
 )
 def test_a_mistake_in_the_options_is_named_without_a_traceback(options, told):
@@ -109,6 +112,16 @@ def test_a_mistake_in_the_options_is_named_without_a_traceback(options, told):
     assert ran.returncode == 2
     assert told in " ".join(ran.stdout.split())
     assert "Traceback" not in ran.stderr + ran.stdout
+
+
+def test_a_subject_of_ours_that_breaks_on_a_usable_device_fails_the_run(tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\nif 'gridpact:reference' in sys.orig_argv and '-m' not in sys.orig_argv: os._exit(7)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    ran = run_apart("verify", "-c", "GRID-2", "-q")
+    assert ran.returncode == 1
+    assert "left with 7 without an answer" in ran.stdout
 
 
 def test_a_subject_that_is_not_here_is_told_and_fails_if_asked_for(tmp_path, monkeypatch):

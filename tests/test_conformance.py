@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gridpact.conformance import evidence, model, report, subjects
-from gridpact.conformance.check import Asked, check_refused, same
+from gridpact.conformance.check import Asked, check_refused, require, same
 from gridpact.conformance.isolation import Worker
 from gridpact.conformance.plugin import allowed_unsupported
 from gridpact.errors import ContractValueError
@@ -102,7 +102,7 @@ class Launcher(subjects.Subject):
 
     def __init__(self, is_own=False, does=lambda seen: None):
         super().__init__()
-        self.is_own, self.does, self.asked = is_own, does, Asked(program="launch(...)")
+        self.is_own, self.does, self.asked = is_own, does, Asked(line="launch(...)")
 
     def source(self, program):
         raise NotImplementedError
@@ -166,6 +166,74 @@ def raise_vague(seen):
 def test_refusals_are_judged_by_whose_launcher_it_is(does, own, foreign):
     assert verdict(True, does) == own
     assert verdict(False, does) == foreign
+
+
+class Copying(Launcher):
+    """What kernels write is seen after a wait alone, as on a GPU."""
+
+    def synchronize(self):
+        self.memory[:] = self.written
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_what_ran_before_a_refusal_is_seen_where_memory_is_copied(is_own):
+    def write_and_refuse(seen):
+        subject.memory, subject.written = seen, seen.copy()
+        write_and_raise(subject.written)
+
+    subject = Copying(is_own, write_and_refuse)
+    with pytest.raises(model.Violated, match="6 programs ran, then ValueError"):
+        check_refused(subject, ValueError, "GRID-6", subject.does)
+
+
+def test_a_launch_that_fails_shows_what_ran():
+    class Kernel:
+        def __getitem__(self, grid):
+            return self
+
+        def __call__(self, seen):
+            subject.memory, subject.written = seen, np.ones_like(seen)
+            raise ValueError("late")
+
+    subject = Copying()
+    subject.source = lambda program: write
+    memory = np.zeros(3)
+    with pytest.raises(ValueError, match="late"):
+        subject.launch("write", (1,), memory, kernel=Kernel())
+    assert memory.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("grid", ["a_lambda", "a_function"])
+def test_a_noted_launch_is_a_program_that_runs(grid):
+    count = 3
+
+    def a_function(meta):
+        return (count,)
+
+    given = {"a_lambda": lambda meta: (count,), "a_function": a_function}[grid]
+    subject = subjects.open_subject("gridpact:reference")
+    subject.launch("coordinates", given, np.zeros(21, "i4"), 3, 1)
+    ran = subprocess.run([sys.executable, "-c", RUNNABLE], input=subject.asked.program, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == "[1 0 0 0 3 1 1 1 1 0 0 3 1 1 1 2 0 0 3 1 1]\n"
+
+
+RUNNABLE = """
+import runpy, sys, tempfile
+with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
+    file.write(sys.stdin.read())
+    file.flush()
+    runpy.run_path(file.name)
+"""
+
+
+def test_what_nobody_has_written_is_unimplemented():
+    subject = Launcher()
+    subject.unwritten = {"geometry": "nobody has"}
+    with pytest.raises(model.Unimplemented, match="nobody has"):
+        require(subject, "geometry")
+    with pytest.raises(model.Unsupported, match="declares no lanes"):
+        require(subject, "lanes")
 
 
 def test_a_foreign_launch_of_what_was_plainly_meant_is_unguarded():
@@ -233,6 +301,38 @@ def test_a_case_that_kills_its_process_costs_that_case(nasty, how, told):
     assert told in answer["observed"]
     assert answer["duration_s"] < 20
     assert worker.ask(GOOD, 30)["verdict"] == "pass"
+
+
+def test_a_process_that_died_leaves_nothing_behind(nasty):
+    worker, die = nasty
+    folder = Path(worker._folder.name)
+    assert folder.is_dir()
+    die("segfault")
+    worker.ask(CASE, 5)
+    child = int((Path(die.__self__).with_name("child")).read_text())
+    end = time.monotonic() + 10
+    while is_running(child) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not is_running(child)
+    assert not folder.exists()
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_death_after_the_answer_is_told_and_costs_no_verdict(nasty):
+    worker, die = nasty
+    die("die_afterwards")
+    assert worker.ask(CASE, 30)["verdict"] == "pass"
+    worker._process.wait(30)
+    die("")
+    answer = worker.ask(GOOD, 30)
+    assert answer["verdict"] == "pass"
+    assert answer["stderr"].startswith("after the answer to the case before, the process died of SIGSEGV")
 
 
 def test_a_case_that_eats_memory_costs_that_case(nasty, monkeypatch):
@@ -311,6 +411,10 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path):
     whole = evidence.Record("GRID-4", "GRID-4:x", "s", "pass").line()
     path.write_bytes(whole + whole[:20])
     assert [record.case for record in records_of(path)] == ["GRID-4:x"]
+    recorder = evidence.Recorder(path)
+    recorder.write(evidence.Record("GRID-4", "GRID-4:y", "s", "pass"))
+    recorder.close()
+    assert [record.case for record in records_of(path)] == ["GRID-4:x", "GRID-4:y"]
 
 
 def test_the_evidence_readme_tells_confirmed_violated_and_not_run(tmp_path):

@@ -76,8 +76,8 @@ def verify(
 
     console = Console()
     try:
-        cases = model.select(clause or (), case or (), tier or ("quick",))  # type: ignore[arg-type]
         chosen = _chosen(subject or [], subjects.available(), saboteur, saboteurs.SABOTEURS, tier or [])
+        cases = model.select(clause or (), case or (), tier or ("quick",))  # type: ignore[arg-type]
     except ValueError as error:
         console.print(f"[red]{escape(str(error))}[/]", highlight=False)
         raise typer.Exit(2) from error
@@ -109,7 +109,12 @@ def _chosen(
     if saboteur and saboteur != "list":
         if saboteur not in saboteurs:
             raise ValueError(f"saboteur {saboteur!r}: not known. {nearest_name(saboteur, saboteurs)}")
-        return [saboteurs[saboteur].subject]
+        broken = str(saboteurs[saboteur].subject)
+        if given and given != [broken]:
+            raise ValueError(
+                f"saboteur {saboteur!r}: it breaks {broken}, got --subject {' '.join(given)}. Leave that out."
+            )
+        return [broken]
     return given or list(known)
 
 

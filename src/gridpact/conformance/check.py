@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from gridpact.conformance.model import Unguarded, Unsupported, Violated
+from gridpact.conformance.model import Unguarded, Unimplemented, Unsupported, Violated
 from gridpact.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ class Asked:
     checks: int = 0
     due: str = ""
     seen: str = ""
+    line: str = ""
     program: str = ""
-    binaries: list[str] = field(default_factory=list)
 
     def note(self, due: object, seen: object) -> None:
         """Leave a note of a check that held."""
@@ -87,7 +87,9 @@ def _bits(floats: Array) -> Array:
 
 
 def require(subject: Subject, ability: str) -> None:
-    """Leave the case as unsupported where the subject does not declare an ability."""
+    """Leave the case as unsupported, or as unimplemented, where the subject does not declare an ability."""
+    if ability in subject.unwritten:
+        raise Unimplemented(subject.unwritten[ability])
     if ability not in subject.abilities:
         raise Unsupported(subject.lacks.get(ability, f"it declares no {ability}"))
 
@@ -102,7 +104,7 @@ def launch(subject: Subject, program: str, grid: object, *args: object, **option
     """Make a valid launch; one that fails is a violation."""
     try:
         return subject.launch(program, grid, *args, **options)
-    except Unsupported:
+    except (Unimplemented, Unsupported):
         raise
     except Exception as error:
         asked = f"{program}[{_grid_text(grid)}] {options or ''}".rstrip()
@@ -205,11 +207,15 @@ def check_refused(
     try:
         ask(seen)
         subject.synchronize()
-    except Unsupported:
+    except (Unimplemented, Unsupported):
         raise
     except Exception as error:  # judged below
         refusal = error
-    asked = subject.asked.program.strip().rpartition("\n")[2]
+    asked = subject.asked.line
+    try:
+        subject.synchronize()  # what ran before the refusal must be seen
+    except Exception as late:
+        raise Violated(asked, due, f"{type(refusal).__name__}, then {type(late).__name__}: {late}") from late
     if (seen != POISON).any():
         programs = int((seen[::NUMBERS] != POISON).sum())
         told = f"{programs} programs ran, " + (f"then {type(refusal).__name__}" if refusal else "no error")

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ class Record:
     verdict
         `pass`, `violated`, `unguarded`, `unsupported`, `unimplemented` or `error`.
     expected, observed
-        What was due and what was seen; for `unsupported` the reason is in `observed`.
+        What was due and what was seen; for `unsupported` and `unimplemented` the reason is in `observed`.
     device, driver, versions
         What it ran on and with.
     duration_s
@@ -34,7 +34,11 @@ class Record:
     is_own
         Whether the subject is ours.
     asked, program
-        Of a violation: the launch in a line, and the smallest program that shows it.
+        Of a violation: the launch in a line, and the case's last launch as a program.
+    stderr
+        What the process said last if it died, or that it died after the case before.
+    checks
+        How many comparisons the case made.
     command, date
         How and when it was asked (UTC).
     """
@@ -63,15 +67,19 @@ class Record:
 
 
 class Recorder:
-    """Appends records to a file: one write per record, straight to the system."""
+    """Appends records to a file, each as it ends, straight to the system; a line that a crash cut off goes first."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        whole = path.read_bytes().rfind(b"\n") + 1
+        os.ftruncate(self._handle, whole)  # a last line that a crash has cut off
 
     def write(self, record: Record) -> None:
         """Append a record."""
-        os.write(self._handle, record.line())
+        line = record.line()
+        while line:
+            line = line[os.write(self._handle, line) :]
 
     def close(self) -> None:
         """Close the file."""
@@ -93,10 +101,8 @@ def summary(folder: Path) -> str:
     from gridpact.conformance.model import CLAUSES, load_contract
 
     load_contract()
-    latest: dict[tuple[str, str], Record] = {}  # of each subject and case, the last answer
-    for path in sorted(folder.glob("*.jsonl")):
-        for record in read(path):
-            latest[record.subject, record.case] = record
+    every = sorted((record for path in folder.glob("*.jsonl") for record in read(path)), key=lambda it: it.date)
+    latest = {(record.subject, record.case): record for record in _apart(every)}  # of each, the last answer
     records = list(latest.values())
     subjects = list(dict.fromkeys(record.subject for record in records))
     parts = [
@@ -143,14 +149,40 @@ case with `gridpact verify --case 'ADDRESS' -v`.
 """
 
 
+def _apart(records: list[Record]) -> list[Record]:
+    """Tell a launcher of Triton's apart by Triton's version, where several were asked under one name."""
+
+    def made_of(record: Record) -> str:
+        names = ("triton", "triton-xpu", "pytorch-triton")
+        return ", ".join(f"{name} {record.versions[name]}" for name in names if name in record.versions)
+
+    asked: dict[str, set[str]] = {}
+    for record in records:
+        asked.setdefault(record.subject, set()).add(made_of(record))
+    return [
+        record
+        if record.is_own or len(asked[record.subject]) == 1
+        else replace(record, subject=f"{record.subject} of {made_of(record)}")
+        for record in records
+    ]
+
+
+def _in_a_line(observed: str) -> str:
+    lines = observed.strip().splitlines()
+    return " … ".join(dict.fromkeys((lines[0], lines[-1]))) if lines else "nothing"
+
+
 def _row(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+_NOT_ASKED: Final = ("unsupported", "unimplemented")
 
 
 def _told(verdicts: list[str]) -> str:
     if not verdicts:
         return ""
-    asked = [verdict for verdict in verdicts if verdict != "unsupported"]
+    asked = [verdict for verdict in verdicts if verdict not in _NOT_ASKED]
     worst = next((v for v in ("error", "violated", "unguarded") if v in asked), "pass" if asked else "unsupported")
     return f"{worst} {asked.count('pass')}/{len(asked)}" if asked else "not run"
 
@@ -161,8 +193,8 @@ def _finding(subject: str, number: str, records: list[Record]) -> str:
         f"### {number} by `{subject}`: {len(records)} cases\n",
         f"- case `{first.case}`",
         f"- due: {first.expected}",
+        f"- seen: {_in_a_line(first.observed)}",
     ]
-    told.append(f"- seen: {first.observed.strip().splitlines()[-1] if first.observed.strip() else 'nothing'}")
     if len(records) > 1:
         told.append(f"- also: {', '.join(f'`{record.case}`' for record in records if record is not first)}")
     if first.program:
@@ -174,7 +206,7 @@ def _listed(records: list[Record], verdict: str) -> list[str]:
     found = [record for record in records if record.verdict == verdict]
     rows = [_row("subject", "case", "due", "seen"), _row(*["---"] * 4)]
     for record in found:
-        seen = record.observed.strip().splitlines()[-1] if record.observed.strip() else ""
+        seen = _in_a_line(record.observed)
         rows.append(_row(f"`{record.subject}`", f"`{record.case}`", record.expected[:120], seen[:160]))
     return rows if found else ["Nothing.\n"]
 
@@ -182,7 +214,7 @@ def _listed(records: list[Record], verdict: str) -> list[str]:
 def _reasons(records: list[Record]) -> list[str]:
     counts: dict[tuple[str, str, str], int] = {}
     for record in records:
-        if record.verdict == "unsupported":
+        if record.verdict in _NOT_ASKED:
             key = (record.subject, record.clause, record.observed)
             counts[key] = counts.get(key, 0) + 1
     rows = [_row("subject", "clause", "cases", "reason"), _row(*["---"] * 4)]

@@ -49,6 +49,7 @@ class Worker:
         self._command = [python, str(_WORKER), subject, saboteur]
         self._process: subprocess.Popen[bytes] | None = None
         self._buffer = b""
+        self._folder: tempfile.TemporaryDirectory[str]  # of the running process: what it leaves goes with it
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by close)
         self.facts: dict[str, Any] = {}
 
@@ -57,8 +58,10 @@ class Worker:
         if self._process is None:
             self._errors.seek(0)
             self._errors.truncate()
+            self._folder = tempfile.TemporaryDirectory(prefix="gridpact-worker-", ignore_cleanup_errors=True)
             self._process = subprocess.Popen(
                 self._command,
+                env={**os.environ, "TMPDIR": self._folder.name},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
@@ -73,6 +76,9 @@ class Worker:
 
     def ask(self, case: str, limit_s: float) -> dict[str, Any]:
         """Ask one case; gives its answer, or how the process died of it."""
+        before = ""
+        if self._process is not None and self._process.poll() is not None:
+            before = f"after the answer to the case before, the process {self._died('')['observed']}"
         if not self.start()["ready"]:
             return {"verdict": "error", "expected": "", "observed": self.facts["reason"], "duration_s": 0.0}
         begin = time.monotonic()
@@ -84,6 +90,8 @@ class Worker:
         except BrokenPipeError:
             answer = self._died("")
         answer.setdefault("duration_s", round(time.monotonic() - begin, 6))
+        if before:
+            answer["stderr"] = f"{before}\n{answer.get('stderr', '')}".strip()
         return answer
 
     def _read(self, limit_s: float) -> dict[str, Any]:
@@ -136,12 +144,12 @@ class Worker:
         process, self._process = self._process, None
         if process is None:
             return
-        if process.poll() is None:
-            try:
-                process.wait(0.05)  # it may be on its way out: its own reason says more than our signal
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.05)  # it may be on its way out: its own reason says more than our signal
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         self._code = process.wait()
+        self._folder.cleanup()
         for stream in (process.stdin, process.stdout):
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):

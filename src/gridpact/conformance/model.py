@@ -24,6 +24,7 @@ __all__ = [
     "Kind",
     "Tier",
     "Unguarded",
+    "Unimplemented",
     "Unsupported",
     "Verdict",
     "Violated",
@@ -55,6 +56,10 @@ class Violated(Exception):
 
 class Unguarded(Violated):
     """It failed late or vaguely, or did nothing in silence; only of foreign subjects, ours are violated by it."""
+
+
+class Unimplemented(Exception):
+    """The subject could be asked, and nobody has written how."""
 
 
 class Unsupported(Exception):
@@ -195,7 +200,7 @@ def select(clauses: Iterable[str] = (), cases: Iterable[str] = (), tiers: Iterab
     Raises
     ------
     ValueError
-        A clause or an address that matches nothing.
+        A clause or an address that matches nothing, or all of them together.
     """
     load_contract()
     clauses, cases, tiers = list(clauses), list(cases), set(tiers)
@@ -212,4 +217,6 @@ def select(clauses: Iterable[str] = (), cases: Iterable[str] = (), tiers: Iterab
             continue
         if is_named or entered.tier in tiers:
             chosen.append(entered)
+    if not chosen:
+        raise ValueError("nothing to ask: no case is of these clauses, addresses and tiers together")
     return chosen

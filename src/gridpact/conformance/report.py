@@ -32,7 +32,7 @@ SIGNS: Final = {
 }
 """Verdict -> sign and colour; a verdict is never told by colour alone."""
 
-_WORST: Final = ("error", "violated", "unguarded", "unimplemented", "pass", "unsupported")
+_WORST: Final = ("error", "violated", "unguarded", "pass", "unimplemented", "unsupported")
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _cell(verdicts: list[str]) -> Text:
     verdict = worst(verdicts)
     sign, colour = SIGNS[verdict]
     counts = Counter(verdicts)
-    asked = len(verdicts) - counts["unsupported"]
+    asked = len(verdicts) - counts["unsupported"] - counts["unimplemented"]
     told = f"{counts['pass']}/{asked}" if asked else "none"
     return Text(f"{told} {sign}", style=colour)
 

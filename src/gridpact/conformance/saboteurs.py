@@ -558,7 +558,7 @@ def _change_native_launch(subject: Any, change: str) -> None:
 
 @_saboteur(_SYCL, "GRID-7", "GRID-8", "META-5")
 def _native_32_bit_range(subject: Any) -> None:
-    """Holds the global range in 32 bits, in C, as Intel's launcher did until June 2026."""
+    """Holds the global range in 32 bits, in C."""
     _change_native_launch(subject, "changed[2] = (uint32_t)changed[2]; if (!changed[2]) changed[2] = local[2];")
 
 

@@ -67,7 +67,7 @@ def _open(name: str, saboteur: str) -> dict[str, Any]:
         return {"ready": False, "reason": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
     return {
         "ready": True,
-        "subject": _subject.name,
+        "subject": f"{_subject.name}+{saboteur}" if saboteur else _subject.name,
         "is_own": _subject.is_own,
         "device": _subject.device,
         "driver": _subject.driver,
@@ -77,7 +77,7 @@ def _open(name: str, saboteur: str) -> dict[str, Any]:
 
 def _ask(case_id: str) -> dict[str, Any]:
     from gridpact.conformance.check import Asked
-    from gridpact.conformance.model import CASES, Unguarded, Unsupported, Violated
+    from gridpact.conformance.model import CASES, Unguarded, Unimplemented, Unsupported, Violated
 
     asked = Asked()
     _subject.begin(asked)
@@ -91,6 +91,8 @@ def _ask(case_id: str) -> dict[str, Any]:
             answer = {"verdict": "error", "expected": "", "observed": "the case made no check"}
     except Unsupported as reason:
         answer = {"verdict": "unsupported", "expected": "", "observed": str(reason)}
+    except Unimplemented as reason:
+        answer = {"verdict": "unimplemented", "expected": "", "observed": str(reason)}
     except Unguarded as broken:
         answer = {"verdict": "violated" if _subject.is_own else "unguarded", **_told(broken, asked)}
     except Violated as broken:

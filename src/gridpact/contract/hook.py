@@ -228,17 +228,17 @@ def each_side_is_called_once_a_launch(subject: Subject, launches: int) -> None:
 
 @case("HOOK-2")
 def driver_call_is_between_enter_and_exit(subject: Subject) -> None:
-    """Enter sees memory that nothing has written to; when exit has waited, it sees what the kernel wrote."""
+    """Enter, when it has waited, sees memory that nothing has written to; exit sees what the kernel wrote."""
     require(subject, "hooks")
     seen = _unwritten()
     has_run: list[bool] = []
 
-    def exit(metadata: Any) -> None:
+    def look(metadata: Any) -> None:
         subject.synchronize()
         has_run.append(bool(seen[0]))
 
     kernel = subject.kernel("coordinates", fresh=True)
-    with subject.observed(lambda metadata: has_run.append(bool(seen[0])), exit):
+    with subject.observed(look, look):
         launch(subject, "coordinates", (1,), seen, 1, 1, kernel=kernel)
     same(subject, "whether the kernel has run, as enter and exit see it", [False, True], has_run)
 

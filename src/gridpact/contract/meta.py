@@ -312,6 +312,7 @@ def unknown_name_is_refused(subject: Subject, name: str, launched: str) -> None:
     kernel = subject.kernel("coordinates", fresh=launched == "first")
 
     def ask(seen: Array) -> None:  # not subject.launch: it has parameters of these names
+        subject.show("coordinates", (2,), (seen, 4, 4), {name: 1})
         kernel[(2,)](subject.tensor(seen), 4, 4, **{name: 1})
 
     text = str(check_refused(subject, (TypeError, KeyError), "META-3", ask, names=f"option {name!r}", means=2))

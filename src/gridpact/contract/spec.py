@@ -65,8 +65,7 @@ def _check_doubled(subject: Subject, kernel: Any, dtype: str, seen_begin: int, s
     same(subject, f"twice 16 of {dtype}, views at {seen_begin} and {source_begin} bytes", due, seen)
     if "binaries" not in subject.abilities:
         return ""
-    subject.asked.binaries.append(subject.identity(result))
-    return subject.asked.binaries[-1]
+    return subject.identity(result)
 
 
 @case("SPEC-1", given=_VIEWS)
@@ -116,9 +115,8 @@ def classes_of_two_numbers_mix(subject: Subject) -> None:
 
 def _launch_binary(subject: Subject, compiled: Any, memory: Array, begin: int, value: int) -> None:
     """Launch the very binary that a launch gave back."""
-    subject.asked.program += (
-        f"compiled[(1, 1, 1)](<memory of i64 at {8 * begin} bytes after a multiple of 16>, {value})\n"
-    )
+    subject.asked.line = f"compiled[(1, 1, 1)](<memory of i64 at {8 * begin} bytes after a multiple of 16>, {value})"
+    subject.asked.program += f"{subject.asked.line}\n"
     compiled[(1, 1, 1)](_view(subject, memory, begin), value)
     subject.synchronize()
 

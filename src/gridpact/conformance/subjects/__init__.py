@@ -7,13 +7,16 @@ subject itself imports.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.metadata
 import inspect
 import platform
+import re
+import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FunctionType
 from typing import Any, Final
 
@@ -51,13 +54,17 @@ class Subject(ABC):
         can tell which binary ran), `compiled` (a launch gives back a compiled kernel), `geometry` (probe kernels in
         the driver's own language), `limits`.
     lacks
-        Ability -> why it has not got it.
+        Ability -> why it has not got it; such cases are `unsupported`.
+    unwritten
+        Ability -> what nobody has written yet to ask it so; such cases are `unimplemented`.
     programs_in_case
         How many programs it can run in a case's time; host loops are slow.
     limits
         Largest count per axis, programs, as the device's driver reports or shows; None if it has none to state.
     prelude
         Lines before a probe that make it a whole program.
+    tensor_text
+        How a tensor of a NumPy array is written in such a program.
     asked
         Notes of the running case; renewed for each.
     """
@@ -68,9 +75,11 @@ class Subject(ABC):
     driver: str = ""
     abilities: frozenset[str] = frozenset()
     lacks: Mapping[str, str] = {}
+    unwritten: Mapping[str, str] = {}
     programs_in_case: int = 2**40
     limits: tuple[int, int, int] | None = None
     prelude: str = ""
+    tensor_text: str = "{}"
     asked: Asked
 
     def __init__(self) -> None:
@@ -154,8 +163,13 @@ class Subject(ABC):
     ) -> Any:
         """Launch a probe program; arrays among the arguments become tensors. Gives what the launch gives back."""
         launched = self.kernel(program, **(jit or {})) if kernel is None else kernel
-        self.asked.program = self._text(program, grid, args, kwargs)
-        result = launched[grid](*map(self._argument, args), **{k: self._argument(v) for k, v in kwargs.items()})
+        self.show(program, grid, args, kwargs)
+        try:
+            result = launched[grid](*map(self._argument, args), **{k: self._argument(v) for k, v in kwargs.items()})
+        except BaseException:
+            with suppress(Exception):  # what ran before it failed must be seen
+                self.synchronize()
+            raise
         self.synchronize()
         return result
 
@@ -166,18 +180,38 @@ class Subject(ABC):
             return tuple(map(self._argument, value))
         return value
 
-    def _text(self, program: str, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        """Show a launch as a program: the probe and the line that launches it."""
-        shown = [_shown(value) for value in args]
-        shown += [f"{name}={_shown(value)}" for name, value in kwargs.items()]
-        what = inspect.getsource(grid).strip() if isinstance(grid, FunctionType) else repr(grid)
-        probe = inspect.getsource(self.source(program)).rstrip()
-        return f"{self.prelude}{probe}\n\n\n{program}[{what}]({', '.join(shown)})\n"
+    def show(self, program: str, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Note a launch as a program: the probe, its memory, the line that launches it, what it wrote."""
+        source = self.source(program)
+        names = [*inspect.signature(source).parameters, *(f"more_{i}" for i in range(len(args)))]
+        given = [*zip(names, args, strict=False), *kwargs.items()]
+        memory = {name: value for name, value in given if isinstance(value, np.ndarray) and value.size}
+        made = "".join(
+            f"{name} = {self.tensor_text.format(f'np.full({array.size}, {array.flat[0]}, {array.dtype.str!r})')}\n"
+            for name, array in memory.items()
+        )
+        shown = [name if name in memory else repr(value) for name, value in given]
+        shown[len(args) :] = [f"{name}={text}" for name, text in zip(kwargs, shown[len(args) :], strict=True)]
+        before, what = _callable_text(grid) if isinstance(grid, FunctionType) else ("", repr(grid))
+        self.asked.line = f"{program}[{what}]({', '.join(shown)})"
+        probe = inspect.getsource(source).rstrip()
+        seen = "".join(f"print({name})\n" for name in memory)
+        self.asked.program = f"{self.prelude}{probe}\n\n\n{before}{made}{self.asked.line}\n{seen}"
 
 
-def _shown(value: Any) -> str:
-    is_filled = isinstance(value, np.ndarray) and value.size
-    return f"np.full({value.size}, {value.flat[0]}, {value.dtype.str!r})" if is_filled else repr(value)
+def _callable_text(grid: FunctionType) -> tuple[str, str]:
+    """Show a callable grid: the lines that define it with what it captured, and the expression that names it."""
+    captured = inspect.getclosurevars(grid).nonlocals
+    before = "".join(f"{name} = {value!r}\n" for name, value in captured.items())
+    text = textwrap.dedent(inspect.getsource(grid))
+    if grid.__name__ != "<lambda>":
+        return f"from typing import Any\n\n{before}{text}\n\n", grid.__name__
+    text = re.split(r"(?=\blambda\b)", text, maxsplit=1)[-1]
+    for end in range(len(text), 0, -1):  # the source is of whole lines: cut what follows the lambda
+        with suppress(SyntaxError):
+            if isinstance(ast.parse(text[:end].strip(), mode="eval").body, ast.Lambda):
+                return before, text[:end].strip()
+    return before, text.strip()
 
 
 def available() -> dict[str, str]:

@@ -133,7 +133,7 @@ def reference() -> Subject:
     subject.lacks = {"num_warps": loop, "lanes": loop, "shared": loop, "geometry": loop, "limits": "it has none"}
     subject.prelude = (
         f"{_IMPORTS}from gridpact.backends.reference import num_programs, program_id\n\n"
-        'gridpact.device("reference").__enter__()\n\n@gridpact.jit\n'
+        'device = gridpact.device("reference")\ndevice.__enter__()\n\n@gridpact.jit\n'
     )
     subject.programs_in_case = 20_000
     subject.limits = None

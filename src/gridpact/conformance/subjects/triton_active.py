@@ -71,12 +71,12 @@ class TritonActive(Subject):
         self.device = (
             f"{target.backend} {target.arch if not isinstance(target.arch, dict) else target.arch.get('name')}"
         )
-        self.abilities = frozenset({"num_warps", "shared", "hooks", "options", "binaries", "compiled", "limits"})
-        self.lacks = {
-            "lanes": f"{target.backend} has one number of lanes",
+        self.abilities = frozenset({"num_warps", "shared", "hooks", "options", "binaries", "compiled"})
+        self.lacks = {"lanes": f"{target.backend} has one number of lanes"}
+        self.unwritten = {
             "geometry": "no probe in this driver's language is written yet",
+            "limits": "nobody reads this driver's limits yet",
         }
-        self.limits = (2**31 - 1, 65535, 65535)
         self.prelude = "import numpy as np\nimport torch\nimport triton\nimport triton.language as tl\n\n@triton.jit\n"
         if self.is_ours:
             self.prelude = (
@@ -87,13 +87,22 @@ class TritonActive(Subject):
 
             facts = device_status("sycl:cpu").facts
             self.device, self.driver = facts["device"], facts["driver"]
-            self.abilities |= {"lanes", "geometry"}
+            self.abilities |= {"lanes", "geometry", "limits"}
+            self.unwritten = {}
             self.limits = (2**31 - 1,) * 3
-        elif target.backend in ("cuda", "hip"):
-            import torch
+        else:
+            self._devices = triton.runtime.driver.active.get_device_interface()  # torch.cuda, torch.xpu
+            self.device = self._devices.get_device_name(index)
+            kind = triton.runtime.driver.active.get_active_torch_device()
+            self.tensor_text = f"torch.from_numpy({{}}).to({str(kind)!r})"
+            if target.backend == "cuda":
+                import torch
 
-            self.device = torch.cuda.get_device_name(index)
-            self.driver = f"{target.backend} {torch.version.cuda or torch.version.hip}"
+                self.driver = f"cuda {torch.version.cuda}"
+                # CUDA C++ programming guide, technical specifications per compute capability
+                self.limits = (2**31 - 1, 65535, 65535)
+                self.abilities |= {"limits"}
+                self.unwritten = {"geometry": self.unwritten["geometry"]}
 
     def source(self, program: str) -> FunctionType:
         return getattr(self.programs, program)  # type: ignore[no-any-return]
@@ -126,11 +135,9 @@ class TritonActive(Subject):
     def is_poisoned(self) -> bool:
         if self.is_ours:
             return False
-        import torch
-
         try:
-            torch.cuda.synchronize()
-        except RuntimeError:  # sticky: every later call of the context says the same
+            self._devices.synchronize()
+        except Exception:  # sticky: every later call of the context says the same
             return True
         return False
 
