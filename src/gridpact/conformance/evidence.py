@@ -104,7 +104,7 @@ def summary(folder: Path) -> str:
     every = sorted((record for path in folder.glob("*.jsonl") for record in read(path)), key=lambda it: it.date)
     latest = {(record.subject, record.case): record for record in _apart(every)}  # of each, the last answer
     records = list(latest.values())
-    subjects = list(dict.fromkeys(record.subject for record in records))
+    subjects = [name for _, name in sorted({(not record.is_own, record.subject) for record in records})]
     parts = [
         "# Evidence\n",
         _HEAD,

@@ -278,7 +278,7 @@ def irrelevant_option_changes_nothing(subject: Subject) -> None:
     """Each option that means nothing on the device leaves outputs as they are, whatever value of its type it has."""
     irrelevant = [item for item in _own_device(subject).options.items() if item[1].policy == "irrelevant"]
     if not irrelevant:
-        raise Unsupported("it has no such option")
+        raise Unsupported("it has no irrelevant option")
     for name, option in irrelevant:
         check_coordinates(subject, (3, 2, 1), (3, 2, 1), **{name: _another(option.default)})
 
