@@ -91,7 +91,9 @@ def verify(
     elif plan:
         _print_plan(console, cases)
     else:
-        raise typer.Exit(_run(console, chosen, bool(subject), cases, json, saboteur, quiet, verbose))
+        asked = {"clause": clause, "case": case, "tier": tier, "subject": chosen if subject or saboteur else None}
+        options = [f"--{name}={value}" for name, values in asked.items() for value in values or ()]
+        raise typer.Exit(_run(console, [*options, f"--saboteur={saboteur}"], json, quiet, verbose))
 
 
 def _chosen(
@@ -143,17 +145,8 @@ def _print_plan(console: Console, cases: list[Any]) -> None:
             console.print(told, highlight=False)
 
 
-def _run(
-    console: Console,
-    chosen: list[str],
-    is_named: bool,
-    cases: list[Any],
-    json: Path | None,
-    saboteur: str,
-    quiet: bool,
-    verbose: bool,
-) -> int:
-    """Run the suite on pytest with a display of our own."""
+def _run(console: Console, asked: list[str], json: Path | None, quiet: bool, verbose: bool) -> int:
+    """Run the suite on pytest with a display of our own; `asked` are options of its plugin."""
     import pytest
 
     from gridpact.conformance import evidence, report
@@ -164,9 +157,7 @@ def _run(
         options = [
             *("-c", os.devnull, "--rootdir", folder, "-p", "no:cacheprovider", "-p", "no:terminalreporter"),
             *("-p", "no:faulthandler", "-p", "gridpact.conformance.plugin", "--records", str(records)),
-            *(f"--case={entry.id}" for entry in cases),
-            *(f"--subject={name}" for name in chosen if is_named or saboteur),
-            f"--saboteur={saboteur}",
+            *asked,
             str(files("gridpact.contract").joinpath("__init__.py")),
         ]
         os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
@@ -178,9 +169,9 @@ def _run(
             file.seek(before)
             (new := Path(folder) / "new.jsonl").write_bytes(file.read())
         found = list(evidence.read(new))
-    asked = list(dict.fromkeys(record.subject for record in found))
+    subjects = list(dict.fromkeys(record.subject for record in found))
     if not quiet and found:
-        report.show(console, found, asked, limit=10**6 if verbose else 6)
+        report.show(console, found, subjects, limit=10**6 if verbose else 6)
     for name, reason in display.not_run.items():
         console.print(f"[yellow]NOT RUN[/] {escape(name)}: {escape(reason)}", highlight=False, soft_wrap=True)
     for text in display.failed:

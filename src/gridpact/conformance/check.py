@@ -212,10 +212,11 @@ def check_refused(
     except Exception as error:  # judged below
         refusal = error
     asked = subject.asked.line
-    try:
-        subject.synchronize()  # what ran before the refusal must be seen
-    except Exception as late:
-        raise Violated(asked, due, f"{type(refusal).__name__}, then {type(late).__name__}: {late}") from late
+    if refusal is not None:
+        try:
+            subject.synchronize()  # what ran before the refusal must be seen
+        except Exception as late:
+            raise Violated(asked, due, f"{type(refusal).__name__}, then {type(late).__name__}: {late}") from late
     if (seen != POISON).any():
         programs = int((seen[::NUMBERS] != POISON).sum())
         told = f"{programs} programs ran, " + (f"then {type(refusal).__name__}" if refusal else "no error")

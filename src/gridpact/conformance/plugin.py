@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import fnmatch
+import functools
 import shlex
 import sys
 from collections.abc import Iterator
@@ -50,6 +51,7 @@ class Allowed:
         )
 
 
+@functools.cache
 def allowed_unsupported() -> list[Allowed]:
     """Read the list: one row a line, `subject | clause | case pattern | reason`."""
     text = files("gridpact.conformance").joinpath("unsupported.txt").read_text()
@@ -76,7 +78,6 @@ class CaseItem(pytest.Item):
         if answer.pop("is_spent", False) or self.case.ends_worker:
             worker.stop()
         facts = worker.facts
-        answer.pop("case", None)
         self.record = Record(
             clause=self.case.clause,
             case=self.case.id,

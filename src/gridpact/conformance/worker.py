@@ -101,7 +101,7 @@ def _ask(case_id: str) -> dict[str, Any]:
         answer = {"verdict": "error", "expected": "", "observed": traceback.format_exc()}
     duration_s = round(time.perf_counter() - begin, 6)
     is_spent = answer["verdict"] != "pass" and _subject.is_poisoned()
-    return {"case": case_id, **answer, "duration_s": duration_s, "is_spent": is_spent}
+    return {**answer, "duration_s": duration_s, "is_spent": is_spent}
 
 
 def _told(broken: Any, asked: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import gridpact
 from gridpact import launch as path
 from gridpact import toolchain
 from gridpact.conformance.check import poisoned
-from gridpact.conformance.model import Unsupported, Violated
+from gridpact.conformance.model import Violated
 from gridpact.conformance.subjects import Subject
 from gridpact.grid import canonical_grid
 
@@ -42,9 +42,6 @@ class GridpactDevice(Subject):
     def versions(self) -> dict[str, str]:
         return {**super().versions, "gridpact": gridpact.__version__}
 
-    def source(self, program: str) -> FunctionType:
-        return getattr(self.programs, program)  # type: ignore[no-any-return]
-
     def jit(self, function: FunctionType, **options: Any) -> Any:
         kernel = gridpact.jit(function, **{**getattr(function, "options", {}), **options})
         return _On(kernel, self.opened.name)
@@ -62,7 +59,7 @@ class GridpactDevice(Subject):
 
     def geometry(self, grid: tuple[int, ...], wait: bool = True, **options: Any) -> dict[str, tuple[int, int, int]]:
         if "geometry" not in self.abilities:
-            raise Unsupported(self.lacks["geometry"])
+            return super().geometry(grid, wait, **options)
         kernel = self.kernel("coordinates").kernel
         seen = poisoned(16, "i8")
         call = path.bind(kernel, (seen, 1, 1), {**options, "device": self.opened.name})

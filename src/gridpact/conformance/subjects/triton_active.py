@@ -19,29 +19,37 @@ from gridpact.conformance.check import Asked, poisoned
 from gridpact.conformance.subjects import Subject
 
 
-@contextmanager
-def observed_by(triton: Any, enter: Callable[[Any], None] | None, exit: Callable[[Any], None] | None) -> Iterator[None]:
-    """Register launch hooks with Triton: chains in its knobs, or one slot per hook in 3.3."""
-    holder = triton.knobs.runtime if hasattr(triton, "knobs") else triton.compiler.CompiledKernel
-    hooks = {"launch_enter_hook": enter, "launch_exit_hook": exit}
-    before = {name: getattr(holder, name) for name in hooks}
-    chained = {name: hook for name, hook in hooks.items() if hasattr(before[name], "add")}
-    for name, hook in hooks.items():
-        if name not in chained:
-            setattr(holder, name, hook)
-        elif hook is not None:
-            before[name].add(hook)
-    try:
-        yield
-    finally:
+class UpstreamTriton(Subject):
+    """What Triton's own frontend is asked through, whatever runs its kernels: `@triton.jit`, Triton's hooks."""
+
+    triton: Any
+
+    def jit(self, function: FunctionType, **options: Any) -> Any:
+        return self.triton.jit(function, **{**getattr(function, "options", {}), **options})
+
+    @contextmanager
+    def observed(self, enter: Callable[[Any], None] | None, exit: Callable[[Any], None] | None) -> Iterator[None]:
+        """Register launch hooks with Triton: chains in its knobs, or one slot per hook in 3.3."""
+        holder = self.triton.knobs.runtime if hasattr(self.triton, "knobs") else self.triton.compiler.CompiledKernel
+        hooks = {"launch_enter_hook": enter, "launch_exit_hook": exit}
+        before = {name: getattr(holder, name) for name in hooks}
+        chained = {name: hook for name, hook in hooks.items() if hasattr(before[name], "add")}
         for name, hook in hooks.items():
             if name not in chained:
-                setattr(holder, name, before[name])
+                setattr(holder, name, hook)
             elif hook is not None:
-                before[name].remove(hook)
+                before[name].add(hook)
+        try:
+            yield
+        finally:
+            for name, hook in hooks.items():
+                if name not in chained:
+                    setattr(holder, name, before[name])
+                elif hook is not None:
+                    before[name].remove(hook)
 
 
-class TritonActive(Subject):
+class TritonActive(UpstreamTriton):
     """`@triton.jit` kernels through Triton's frontend and the active driver's launcher."""
 
     def __init__(self) -> None:
@@ -104,12 +112,6 @@ class TritonActive(Subject):
                 self.abilities |= {"limits"}
                 self.unwritten = {"geometry": self.unwritten["geometry"]}
 
-    def source(self, program: str) -> FunctionType:
-        return getattr(self.programs, program)  # type: ignore[no-any-return]
-
-    def jit(self, function: FunctionType, **options: Any) -> Any:
-        return self.triton.jit(function, **{**getattr(function, "options", {}), **options})
-
     def tensor(self, array: np.ndarray[Any, Any]) -> Any:
         if self.is_ours:
             return array
@@ -143,11 +145,6 @@ class TritonActive(Subject):
 
     def identity(self, compiled: Any) -> str:
         return str(compiled.hash)
-
-    @contextmanager
-    def observed(self, enter: Callable[[Any], None] | None, exit: Callable[[Any], None] | None) -> Iterator[None]:
-        with observed_by(self.triton, enter, exit):
-            yield
 
     def geometry(self, grid: tuple[int, ...], wait: bool = True, **options: Any) -> dict[str, tuple[int, int, int]]:
         if "geometry" not in self.abilities:

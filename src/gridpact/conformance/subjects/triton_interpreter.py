@@ -6,15 +6,11 @@ The interpreter asks its tensors for a few things of torch's; `Tensor` gives the
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FunctionType
 from typing import Any
 
 import numpy as np
 
-from gridpact.conformance.subjects import Subject
-from gridpact.conformance.subjects.triton_active import observed_by
+from gridpact.conformance.subjects.triton_active import UpstreamTriton
 
 
 class Storage:
@@ -75,7 +71,7 @@ class Tensor:
         return self
 
 
-class TritonInterpreter(Subject):
+class TritonInterpreter(UpstreamTriton):
     """`@triton.jit` functions as the interpreter runs them."""
 
     name = "triton:interpreter"
@@ -102,16 +98,5 @@ class TritonInterpreter(Subject):
             "compiled": "a launch gives nothing back", "limits": "it has none",
         }  # fmt: skip
 
-    def source(self, program: str) -> FunctionType:
-        return getattr(self.programs, program)  # type: ignore[no-any-return]
-
-    def jit(self, function: FunctionType, **options: Any) -> Any:
-        return self.triton.jit(function, **{**getattr(function, "options", {}), **options})
-
     def tensor(self, array: np.ndarray[Any, Any]) -> Any:
         return Tensor(array)
-
-    @contextmanager
-    def observed(self, enter: Callable[[Any], None] | None, exit: Callable[[Any], None] | None) -> Iterator[None]:
-        with observed_by(self.triton, enter, exit):
-            yield
