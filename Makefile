@@ -11,10 +11,22 @@ NEEDED_MB := $(if $(HAS_SYCL),2900,400)
 
 BIN := .venv/bin
 
-.PHONY: verify test lint versions evidence setup clean
+.PHONY: verify verify-upstream test lint versions evidence setup clean
+
+# Launchers of others, each in the environment that it needs: upstream Triton's C launcher on a driver that only keeps
+# what it is asked, its interpreter, and Intel's launcher on the CPU. What they run on different threads at once is left
+# out: it flips from run to run.
+UPSTREAM := $(foreach v,3-6-0 3-9-0,triton:cuda:fake@.nox/upstream-triton-$(v) triton:interpreter@.nox/upstream-triton-$(v))
+UPSTREAM += $(if $(HAS_SYCL),intel:launcher)
+FAMILIES := GRID META ARG SPEC KEY HOOK
+ASK_UPSTREAM = $(BIN)/gridpact verify $(addprefix -s ,$(UPSTREAM)) $(foreach f,$(FAMILIES),-c '$(f)-*')
 
 verify: setup
 	$(BIN)/gridpact verify
+
+verify-upstream: setup
+	$(BIN)/nox --session upstream --install-only
+	$(ASK_UPSTREAM)
 
 test: setup
 	$(BIN)/python -m pytest -n auto -m "not slow and not gpu" $(if $(HAS_SYCL),--require-device=sycl:cpu)
@@ -45,8 +57,11 @@ setup: .venv/ready
 
 # The records behind evidence/README.md: both tiers on every subject of this machine. Takes about half an hour.
 evidence: setup
-	rm -f evidence/cpu.jsonl
-	$(BIN)/gridpact verify --tier quick --tier slow --json evidence/cpu.jsonl; $(BIN)/python -m gridpact.conformance.evidence evidence
+	rm -f evidence/cpu.jsonl evidence/upstream.jsonl
+	$(BIN)/nox --session upstream --install-only
+	$(ASK_UPSTREAM) --json evidence/upstream.jsonl
+	$(BIN)/gridpact verify --tier quick --tier slow --json evidence/cpu.jsonl
+	$(BIN)/python -m gridpact.conformance.evidence evidence
 
 clean:
 	rm -rf .venv .nox build src/gridpact.egg-info

@@ -40,6 +40,8 @@ def nasty():
             ctypes.CDLL(None).puts(b"noise from C")
             ctypes.CDLL(None).fflush(None)
             print("noise from Python")
+        elif how == "die_in_the_kernel":
+            kwargs["kernel"] = {grid: lambda *arguments: ctypes.string_at(0)}
         elif how == "die_afterwards":
             threading.Timer(0.3, ctypes.string_at, [0]).start()
         return launch(program, grid, *args, **kwargs)

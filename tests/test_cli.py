@@ -68,7 +68,7 @@ def test_a_saboteur_fails_the_run_and_shows_what_was_due_and_seen():
     assert "VIOLATED gridpact:reference+drop-fourth-axis  GRID-3:other_length_is_refused" in ran.stdout
     assert "due   ValueError [GRID-3] before anything ran" in ran.stdout
     assert "seen  8 programs ran, no error" in ran.stdout
-    assert "coordinates[(2, 2, 2, 2)]" in ran.stdout
+    assert "counted[(2, 2, 2, 2)]" in ran.stdout
 
 
 def test_saboteurs_can_be_listed():
@@ -84,6 +84,17 @@ def test_list_prints_subjects_and_addresses():
     lines = result.output.splitlines()
     assert set(subjects.SUBJECTS) <= set(lines)
     assert {case.id for case in model.select()} <= set(lines)
+
+
+def test_a_subject_of_no_environment_is_a_mistake():
+    result = run("verify", "-s", "triton:interpreter@/no/such/place")
+    assert result.exit_code == 2
+    assert "subject 'triton:interpreter@/no/such/place': no Python at" in result.output
+
+
+def test_clauses_are_chosen_by_a_pattern():
+    result = run("verify", "--list", "-s", "gridpact:reference", "-c", "GRID-1*")
+    assert {line.split(":")[0] for line in result.output.splitlines()[1:]} == {"GRID-1", "GRID-10", "GRID-11"}
 
 
 def test_plan_prints_each_clause_with_what_its_cases_ask():

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gridpact.conformance import evidence, model, report, subjects
-from gridpact.conformance.check import Asked, check_refused, require, same
+from gridpact.conformance.check import check_refused, require, same
 from gridpact.conformance.isolation import Worker
 from gridpact.conformance.plugin import allowed_unsupported
 from gridpact.errors import ContractValueError
@@ -110,7 +110,8 @@ class Launcher(subjects.Subject):
 
     def __init__(self, is_own=False, does=lambda seen: None):
         super().__init__()
-        self.is_own, self.does, self.asked = is_own, does, Asked(line="launch(...)")
+        self.is_own, self.does = is_own, does
+        self.asked.script.line = "launch(...)"
 
     def source(self, program):
         raise NotImplementedError
@@ -211,28 +212,13 @@ def test_a_launch_that_fails_shows_what_ran():
     assert memory.tolist() == [1, 1, 1]
 
 
-@pytest.mark.parametrize("grid", ["a_lambda", "a_function"])
-def test_a_noted_launch_is_a_program_that_runs(grid):
-    count = 3
-
-    def a_function(meta):
-        return (count,)
-
-    given = {"a_lambda": lambda meta: (count,), "a_function": a_function}[grid]
-    subject = subjects.open_subject("gridpact:reference")
-    subject.launch("coordinates", given, np.zeros(21, "i4"), 3, 1)
-    ran = subprocess.run([sys.executable, "-c", RUNNABLE], input=subject.asked.program, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout == "[1 0 0 0 3 1 1 1 1 0 0 3 1 1 1 2 0 0 3 1 1]\n"
-
-
-RUNNABLE = """
-import runpy, sys, tempfile
-with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
-    file.write(sys.stdin.read())
-    file.flush()
-    runpy.run_path(file.name)
-"""
+def test_a_subject_lives_in_the_environment_that_is_named():
+    worker = Worker(f"gridpact:reference@{sys.prefix}")
+    try:
+        assert worker.start()["subject"] == "gridpact:reference"
+        assert worker.ask("GRID-2:missing_axes_are_one:grid=7", 60)["verdict"] == "pass"
+    finally:
+        worker.close()
 
 
 def test_what_nobody_has_written_is_unimplemented():
@@ -309,6 +295,14 @@ def test_a_case_that_kills_its_process_costs_that_case(nasty, how, told):
     assert told in answer["observed"]
     assert answer["duration_s"] < 20
     assert worker.ask(GOOD, 30)["verdict"] == "pass"
+
+
+def test_a_launch_that_kills_its_process_is_kept_as_a_program(nasty):
+    worker, die = nasty
+    die("die_in_the_kernel")
+    answer = worker.ask(CASE, 30)
+    assert answer["observed"] == "died of SIGSEGV"
+    assert "coordinates[(7,)](seen, 7, 1)" in answer["program"]
 
 
 def test_a_process_that_died_leaves_nothing_behind(nasty):

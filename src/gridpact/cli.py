@@ -1,4 +1,4 @@
-"""The command line: `gridpact devices` and `gridpact verify`."""
+"""The command line: `gridpact devices`, `gridpact plan` and `gridpact verify`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import gridpact
-from gridpact import backends
+from gridpact import backends, toolchain
 
 app: Final = typer.Typer(
     help="The launch layer of Triton kernels, made strict.",
@@ -51,11 +52,106 @@ def devices() -> None:
 
 
 @app.command()
+def plan(
+    kernel: Annotated[str, typer.Argument(metavar="FILE.py:FUNCTION", help="The kernel, and the file that makes it.")],
+    grid: Annotated[
+        str, typer.Option(metavar="X[,Y[,Z]]", help="Programs per axis; those of the file's launch if not given.")
+    ] = "",
+    target: Annotated[
+        list[str] | None,
+        typer.Option(metavar="xpu|cuda:90|hip:gfx942|...", help="May be repeated. xpu if not given."),
+    ] = None,
+    signature: Annotated[
+        str,
+        typer.Option(help="The arguments, as in x=*fp32:16,n=i32,BLOCK=1024; those of the file's launch if not given."),
+    ] = "",
+    option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A launch option, such as num_warps=8.")
+    ] = None,
+) -> None:
+    """Show what a launch would be on each target, with no device: compile it, and launch nothing.
+
+    Without --signature the file is run until its first launch of the kernel, which tells the arguments.
+
+    Ends with 0 if every target would take the launch, with 1 if one would not or could not be compiled for, with 2 for
+    a mistake in what was asked.
+    """
+    from gridpact import plan as planning
+    from gridpact.errors import ContractError, LaunchError
+
+    console, is_taken = Console(), True
+    try:
+        asked = planning.read_launch(kernel, signature)
+        programs, options = planning.read_grid(grid) if grid else None, planning.read_options(option or [])
+        arguments = ",".join(f"{name}={what}" for name, what in asked.spelled.items())
+        console.print(f"[bold]{asked.kernel.__name__}[/]({escape(arguments)})", highlight=False, soft_wrap=True)
+        for name in dict.fromkeys(target or ["xpu"]):
+            try:
+                planned = planning.plan_launch(asked, name, programs, options)
+            except ContractError:
+                raise
+            except LaunchError as error:
+                console.print(f"\n[bold]{name}[/]\n  [red]{escape(str(error))}[/]", highlight=False, soft_wrap=True)
+                is_taken = False
+            else:
+                _print_launch(console, planned)
+                is_taken = is_taken and not planned.errors
+    except LaunchError as error:
+        console.print(f"[red]{escape(str(error))}[/]", highlight=False, soft_wrap=True)
+        raise typer.Exit(2) from error
+    raise typer.Exit(0 if is_taken else 1)
+
+
+def _print_launch(console: Console, planned: Any) -> None:
+    """Print a `Plan`: geometry, limits, metadata fields by policy, and the sentences that refuse it."""
+    metadata, triton = planned.metadata, toolchain.installed()
+    console.print(
+        f"\n[bold]{planned.target}[/]  compiled by {triton.distribution} {triton.full_version}, not launched",
+        highlight=False,
+    )
+    table = Table.grid(padding=(0, 2))
+    for name, value in {
+        **planned.geometry,
+        "warps": f"{metadata.num_warps} of {metadata.threads_per_warp} lanes, {metadata.threads} threads",
+        "shared memory": f"{metadata.shared} bytes: 0 static + {metadata.shared} dynamic",
+    }.items():
+        table.add_row(f"  {name}", str(value))
+    console.print(table)
+    limits = Table("limit", box=SIMPLE_HEAD)
+    for column in ("need", "at most", ""):
+        limits.add_column(column, justify="right")
+    for check in planned.checks:
+        known = "the device knows" if check.limit is None else f"{check.limit:,}"
+        sign = "[red]✗ fail[/]" if check.error else "[dim]?[/]" if check.limit is None else "[green]✓ pass[/]"
+        limits.add_row(check.subject, f"{check.need:,}", known, sign)
+    console.print(limits, f"  Limits: {planned.origin}.\n", highlight=False)
+    fields = Table.grid(padding=(0, 2))
+    fields.add_column(no_wrap=True)
+    fields.add_column(overflow="fold")
+    by_policy: dict[tuple[str, str], list[str]] = {}
+    for field in planned.fields:
+        by_policy.setdefault((field.policy, field.reason), []).append(f"{field.name}={field.value!r}")
+    for (policy, reason), same in sorted(by_policy.items()):
+        told = f"[dim] ({escape(reason)})[/]" if reason else ""
+        fields.add_row(f"  {policy}", escape(", ".join(same)) + told)
+    console.print(fields)
+    if 0 in planned.programs:
+        console.print("An axis is 0: nothing would run. [GRID-9]", markup=False)
+    for error in planned.errors:
+        console.print(f"[red]{escape(str(error))}[/]", highlight=False, soft_wrap=True)
+
+
+@app.command()
 def verify(
     subject: Annotated[
-        list[str] | None, typer.Option("--subject", "-s", help="Whom to ask; may be repeated. All if not given.")
+        list[str] | None,
+        typer.Option(
+            "--subject", "-s", help="Whom to ask; may be repeated. NAME@FOLDER lives in that virtual environment."
+        ),
     ] = None,
-    clause: Annotated[list[str] | None, typer.Option("--clause", "-c", help="A clause, such as GRID-4.")] = None,
+    clause: Annotated[
+        list[str] | None, typer.Option("--clause", "-c", help="A clause, such as GRID-4 or HOOK-*.")
+    ] = None,
     case: Annotated[list[str] | None, typer.Option("--case", help="Address of a case; * is a wildcard.")] = None,
     tier: Annotated[list[str] | None, typer.Option(help="quick (default) or slow; repeat for both.")] = None,
     json: Annotated[Path | None, typer.Option(help="Append the records to this file, one JSON line a case.")] = None,
@@ -84,7 +180,7 @@ def verify(
     if saboteur == "list":
         _list_saboteurs(console, saboteurs.SABOTEURS)
     elif list_:
-        for name in chosen:
+        for name in chosen if subject or saboteur else subjects.available():
             console.print(name, highlight=False)
         for entry in cases:
             console.print(entry.id, highlight=False, soft_wrap=True)
@@ -100,11 +196,16 @@ def _chosen(
     given: list[str], known: dict[str, str], saboteur: str, saboteurs: dict[str, Any], tiers: list[str]
 ) -> list[str]:
     """Give the subjects to ask, or say which name is unknown."""
+    from gridpact.conformance.isolation import interpreter
+    from gridpact.conformance.subjects import NAMED_ONLY
     from gridpact.metadata import nearest_name
 
-    for name in given:
+    for spelled in given:
+        name, _, folder = spelled.partition("@")
         if name not in known:
             raise ValueError(f"subject {name!r}: not known. {nearest_name(name, known)}")
+        if folder and not interpreter(folder).is_file():
+            raise ValueError(f"subject {spelled!r}: no Python at {interpreter(folder)}. Name a virtual environment.")
     for tier in tiers:
         if tier not in ("quick", "slow"):
             raise ValueError(f"tier {tier!r}: not known. Known: quick, slow.")
@@ -117,7 +218,7 @@ def _chosen(
                 f"saboteur {saboteur!r}: it breaks {broken}, got --subject {' '.join(given)}. Leave that out."
             )
         return [broken]
-    return given or list(known)
+    return given or [name for name in known if name not in NAMED_ONLY]
 
 
 def _list_saboteurs(console: Console, saboteurs: dict[str, Any]) -> None:
@@ -168,7 +269,7 @@ def _run(console: Console, asked: list[str], json: Path | None, quiet: bool, ver
         with records.open("rb") as file:
             file.seek(before)
             (new := Path(folder) / "new.jsonl").write_bytes(file.read())
-        found = list(evidence.read(new))
+        found = evidence.apart(list(evidence.read(new)))
     subjects = list(dict.fromkeys(record.subject for record in found))
     if not quiet and found:
         report.show(console, found, subjects, limit=10**6 if verbose else 6)

@@ -9,18 +9,27 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from gridpact.errors import ContractTypeError, ContractValueError, UnsupportedError
+from gridpact.errors import ContractTypeError, ContractValueError, ResourceError, UnsupportedError
+
+if TYPE_CHECKING:
+    from gridpact.backends.protocol import Limits
 
 __all__ = [
     "KernelMetadata",
     "LaunchMetadata",
     "Option",
+    "Policy",
     "check_option_names",
+    "lacking_resources",
     "nearest_name",
+    "option_table",
+    "power_of_two",
     "resolve_options",
 ]
+
+Policy: TypeAlias = Literal["applied", "default only", "irrelevant"]
 
 
 @dataclass(frozen=True)
@@ -111,12 +120,54 @@ class Option:
         Why it is not applied.
     check
         Refuses a value by returning the rule that it breaks.
+    is_known
+        False for an option of the toolchain that no table of ours has: it is refused unless default.
     """
 
     default: Any
-    policy: Literal["applied", "default only", "irrelevant"] = "applied"
+    policy: Policy = "applied"
     reason: str = ""
     check: Callable[[Any], str | None] = field(default=lambda value: None, repr=False)
+    is_known: bool = True
+
+
+def power_of_two(value: object) -> str | None:
+    """Refuse what is not 1, 2, 4, ..., as a check of an option."""
+    is_power = isinstance(value, int) and value > 0 and value & (value - 1) == 0
+    return None if is_power else "expected a power of two"
+
+
+def _positive(value: object) -> str | None:
+    return None if isinstance(value, int) and value > 0 else "expected an int of 1 or more"
+
+
+_CHECKS: Final[dict[str, Callable[[Any], str | None]]] = {"num_warps": power_of_two, "num_stages": _positive}
+
+
+def option_table(
+    defaults: Mapping[str, Any],
+    policies: Mapping[str, tuple[Policy, str]],
+    checks: Mapping[str, Callable[[Any], str | None]],
+) -> dict[str, Option]:
+    """Say of each option of a toolchain what becomes of it; one without a policy is refused unless default.
+
+    Parameters
+    ----------
+    defaults
+        The toolchain's options: name -> default.
+    policies
+        Name -> policy, and the reason for one that is not applied.
+    checks
+        Name -> what refuses a value, besides those of options that every device has.
+    """
+    unknown: tuple[Policy, str] = ("default only", "gridpact does not know what it does")
+    checks = {**_CHECKS, **checks}
+    return {
+        name: Option(
+            default, *policies.get(name, unknown), checks.get(name, lambda value: None), is_known=name in policies
+        )
+        for name, default in defaults.items()
+    }
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str:
@@ -180,3 +231,13 @@ def resolve_options(given: Mapping[str, Any], table: Mapping[str, Option], devic
             )
         resolved[name] = value
     return resolved
+
+
+def lacking_resources(metadata: KernelMetadata, limits: Limits, subject: str) -> list[ResourceError]:
+    """Give what a kernel needs more of than a device has, as the errors that refuse its launch (META-4)."""
+    threads, shared = f"threads of a program of {subject}", f"shared memory of {subject}"
+    needs = [
+        (threads, metadata.threads, limits.threads, "threads", "Lower num_warps."),
+        (shared, metadata.shared, limits.shared_bytes, "bytes", "Use smaller blocks."),
+    ]
+    return [ResourceError(what, need, limit, *rest) for what, need, limit, *rest in needs if need > limit]

@@ -38,7 +38,6 @@ __all__ = [
 
 # Distributions that all install the one top-level package `triton`.
 _DISTRIBUTIONS: Final = ("triton", "triton-xpu", "pytorch-triton", "pytorch-triton-xpu", "pytorch-triton-rocm")
-_BINARIES: Final = {"xpu": "spv", "cuda": "cubin", "hip": "hsaco"}
 # Where Triton keeps its own caches, which are not used here.
 _CACHE_SWITCHES: Final = {
     "TRITON_CACHE_DIR",
@@ -136,7 +135,7 @@ class Binary:
     asm
         Stage name -> text or bytes: `ttir`, `ttgir`, `llir`, ... and the binary.
     kind
-        Name of the stage that is the binary: `spv`, `cubin`, `hsaco`.
+        Name of the stage that is the binary: `spv`, `cubin`, `hsaco`; `amdgcn` where it was not to be linked.
     """
 
     asm: Mapping[str, str | bytes] = field(repr=False)
@@ -332,6 +331,7 @@ def compile_kernel(
     options: Mapping[str, Any],
     *,
     name: Callable[[Any], str] | None = None,
+    links: bool = True,
 ) -> Binary:
     """Compile a kernel for a target. No driver, device, cache or global state of Triton is touched.
 
@@ -345,6 +345,8 @@ def compile_kernel(
         The toolchain's options by name.
     name
         Triton's `repr=`: chooses the kernel's name from constants and signature.
+    links
+        False: leave out AMD's last stage, which needs ROCm's linker in Triton 3.3 and adds nothing to the metadata.
 
     Raises
     ------
@@ -356,7 +358,7 @@ def compile_kernel(
         The toolchain cannot compile for the target.
     """
     with _compiling:
-        return _compile(source, arguments, target, options, name)
+        return _compile(source, arguments, target, options, name, links)
 
 
 def _compile(
@@ -365,6 +367,7 @@ def _compile(
     target: Target,
     options: Mapping[str, Any],
     name: Callable[[Any], str] | None,
+    links: bool,
 ) -> Binary:
     backend = _backend(target)
     from triton._C.libtriton import ir
@@ -392,12 +395,14 @@ def _compile(
         backend.add_stages(stages, parsed, ast_source.language)
         module = ast_source.make_ir(backend.target, parsed, codegen, modules, context)
     asm: dict[str, str | bytes] = {}
+    if not links:
+        stages.pop("hsaco", None)
     for stage in list(stages)[list(stages).index(ast_source.ext) :]:
         module = _run_stage(stage, stages[stage], module, metadata, source.function.__name__)
         asm[stage] = module if isinstance(module, (str, bytes)) else str(module)
     if version < (3, 6):
         context.disable_multithreading()  # else its thread pool is left to a fork's child
-    return Binary(asm, _BINARIES[target.backend], _kernel_metadata(metadata, target))
+    return Binary(asm, stage, _kernel_metadata(metadata, target))
 
 
 def is_library_function(name: str) -> bool:

@@ -33,17 +33,26 @@ from gridpact.errors import (
     ContractTypeError,
     ContractValueError,
     LaunchError,
-    ResourceError,
     UnsupportedError,
 )
 from gridpact.identity import Typed, typed
-from gridpact.metadata import KernelMetadata, Option, nearest_name
+from gridpact.metadata import KernelMetadata, Option, Policy, lacking_resources, nearest_name, option_table
 from gridpact.state import Source
 from gridpact.stream import Stream
 
-__all__ = ["device_names", "open_device", "status"]
+__all__ = [
+    "PROGRAMS_PER_AXIS",
+    "THREADS_IN_LAUNCH",
+    "device_names",
+    "open_device",
+    "options_of",
+    "ranges_zyx",
+    "status",
+    "target_of",
+]
 
-_PROGRAMS_PER_AXIS: Final = 2**31 - 1  # program_id is a signed 32-bit number in the kernel; SYCL itself has no limit
+PROGRAMS_PER_AXIS: Final = 2**31 - 1  # program_id is a signed 32-bit number in the kernel; SYCL itself has no limit
+THREADS_IN_LAUNCH: Final = 2**64 - 1  # sycl::range counts in size_t
 _TOOLCHAIN_SUB_GROUPS: Final = (16, 32)  # the sizes that Intel's backend plans its layouts for
 _OPENCL_DRIVER: Final = "libintelocl.so"
 # Opened by path and in this order before ours, so that no search path or rpath is needed.
@@ -110,7 +119,7 @@ class _Native:
     """Our own library over `sycl::queue`, built at first use: build logs, device binaries, 64-bit ranges."""
 
     name = "native"
-    threads_in_launch = 2**64 - 1  # sycl::range counts in size_t
+    threads_in_launch = THREADS_IN_LAUNCH
     keeps_binaries = True
 
     def __init__(self, include: Path, folder: Path) -> None:
@@ -466,19 +475,10 @@ def _check_process(name: str) -> None:
 # --------------------------------------------------------------------------------------------------- launch options
 
 
-def _power_of_two(value: object) -> str | None:
-    is_power = isinstance(value, int) and value > 0 and value & (value - 1) == 0
-    return None if is_power else "expected a power of two"
-
-
-def _positive(value: object) -> str | None:
-    return None if isinstance(value, int) and value > 0 else "expected an int of 1 or more"
-
-
 _NO_CLUSTERS: Final = "SYCL has no clusters of work-groups"
 _HARDWARE: Final = "it needs an Intel GPU's matrix and block instructions"
 # What becomes of each option of Intel's backend; one that is not here is refused unless default.
-_POLICIES: Final[dict[str, tuple[Any, str]]] = {
+_POLICIES: Final[dict[str, tuple[Policy, str]]] = {
     "num_ctas": ("default only", _NO_CLUSTERS),
     "cluster_dims": ("default only", _NO_CLUSTERS),
     "launch_cooperative_grid": ("default only", "the runtime promises no forward progress between work-groups"),
@@ -500,16 +500,32 @@ _POLICIES: Final[dict[str, tuple[Any, str]]] = {
 }  # fmt: skip
 
 
-def _options(target: toolchain.Target, sub_group_sizes: tuple[int, ...]) -> dict[str, Option]:
+def options_of(target: toolchain.Target, sub_group_sizes: tuple[int, ...]) -> dict[str, Option]:
+    """Give the launch options of a device with these sub-group sizes; needs no device."""
+
     def lanes(value: object) -> str | None:
         return None if value in sub_group_sizes else f"expected a sub-group size of the device {sub_group_sizes}"
 
-    checks: dict[str, Any] = {"num_warps": _power_of_two, "num_stages": _positive, "threads_per_warp": lanes}
-    table = {}
-    for name, default in toolchain.option_defaults(target).items():
-        policy, reason = _POLICIES.get(name, ("default only", "gridpact does not know what it does"))
-        table[name] = Option(default, policy, reason, checks.get(name, lambda value: None))
-    return table
+    return option_table(toolchain.option_defaults(target), _POLICIES, {"threads_per_warp": lanes})
+
+
+def target_of(
+    name: str, threads: int, has_fp64: bool, sub_group_sizes: tuple[int, ...], *, inlines_all: bool
+) -> toolchain.Target:
+    """Give what the binaries of a device with these properties are made for; needs no device."""
+    arch = {
+        "name": name,
+        "has_fp64": has_fp64,
+        "max_work_group_size": threads,
+        "max_num_sub_groups": threads // max(sub_group_sizes),
+        "sub_group_sizes": tuple(size for size in _TOOLCHAIN_SUB_GROUPS if size in sub_group_sizes),
+    }
+    return toolchain.Target("xpu", tuple(sorted(arch.items())), 32, inlines_all=inlines_all)
+
+
+def ranges_zyx(x: int, y: int, z: int, threads: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """Give the global and the local range of a launch of (x, y, z) programs, as SYCL has them: z first."""
+    return (z, y, x * threads), (1, 1, threads)
 
 
 # ------------------------------------------------------------------------------------------------------- the device
@@ -551,21 +567,15 @@ class SyclDevice:
         self.is_cpu = found.kind == "cpu"
         self.limits = Limits(
             name,
-            (_PROGRAMS_PER_AXIS,) * 3,
+            (PROGRAMS_PER_AXIS,) * 3,
             found.threads,
             found.local_bytes,
             route.threads_in_launch,
         )
         able = {"fp64": found.has_fp64, "fp16": found.has_fp16, "host_memory": found.reaches_host_memory}
         self.capabilities = frozenset(capability for capability, has in able.items() if has)
-        arch = {
-            "name": "cpu" if self.is_cpu else found.product,
-            "has_fp64": found.has_fp64,
-            "max_work_group_size": found.threads,
-            "max_num_sub_groups": found.threads // max(found.sub_group_sizes),
-            "sub_group_sizes": tuple(size for size in _TOOLCHAIN_SUB_GROUPS if size in found.sub_group_sizes),
-        }
-        self.target = toolchain.Target("xpu", tuple(sorted(arch.items())), 32, inlines_all=self.is_cpu)
+        product = "cpu" if self.is_cpu else found.product
+        self.target = target_of(product, found.threads, found.has_fp64, found.sub_group_sizes, inlines_all=self.is_cpu)
         self._options: dict[str, Option] | None = None
         self._identities: dict[Any, tuple[tuple[str, Typed], ...]] = {}  # by options and environment: a few per process
         self._default: _Queue | None = None
@@ -576,7 +586,7 @@ class SyclDevice:
     @property
     def options(self) -> Mapping[str, Option]:
         if self._options is None:
-            self._options = _options(self.target, self.found.sub_group_sizes)
+            self._options = options_of(self.target, self.found.sub_group_sizes)
         return self._options
 
     # -- binaries
@@ -677,18 +687,8 @@ class SyclDevice:
         )
 
     def check_resources(self, metadata: KernelMetadata, subject: str) -> None:
-        if metadata.threads > self.limits.threads:
-            raise ResourceError(
-                f"threads of a program of {subject}",
-                metadata.threads,
-                self.limits.threads,
-                "threads",
-                "Lower num_warps.",
-            )
-        if metadata.shared > self.limits.shared_bytes:
-            raise ResourceError(
-                f"shared memory of {subject}", metadata.shared, self.limits.shared_bytes, "bytes", "Use smaller blocks."
-            )
+        for error in lacking_resources(metadata, self.limits, subject):
+            raise error
 
     # -- streams
 
@@ -725,8 +725,7 @@ class SyclDevice:
         event = self.route.submit(
             desc.stream.handle,
             desc.kernel.handle,
-            (desc.z, desc.y, desc.x * desc.threads),
-            (1, 1, desc.threads),
+            *ranges_zyx(desc.x, desc.y, desc.z, desc.threads),
             desc.shared_bytes,
             desc.leaves,
         )
@@ -816,7 +815,7 @@ def status(name: str) -> DeviceStatus:
             "device": found.product,
             "driver": found.driver,
             "via": f"{found.via}, {device.route.name} launcher",
-            "programs per axis": f"{_PROGRAMS_PER_AXIS:,}",
+            "programs per axis": f"{PROGRAMS_PER_AXIS:,}",
             "threads per program": f"{found.threads:,}",
             "threads per launch": f"{device.limits.threads_in_launch:,}",
             "shared memory": f"{found.local_bytes:,} bytes",

@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
 from gridpact.conformance.model import Unguarded, Unimplemented, Unsupported, Violated
+from gridpact.conformance.script import Language, Script
 from gridpact.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -25,11 +27,16 @@ __all__ = [
     "Asked",
     "check_coordinates",
     "check_refused",
+    "check_untouched",
+    "has_run",
     "launch",
+    "limits_of",
     "own_rule",
     "poisoned",
     "require",
     "require_programs",
+    "require_runs",
+    "require_within_limits",
     "same",
 ]
 
@@ -44,13 +51,16 @@ NUMBERS: Final = 7
 
 @dataclass
 class Asked:
-    """Notes of one case: the checks it made, and the last launch as a program that can be run."""
+    """Notes of one case: the checks it made, and its launches as a program that can be run."""
 
     checks: int = 0
     due: str = ""
     seen: str = ""
-    line: str = ""
-    program: str = ""
+    script: Script = field(default_factory=lambda: Script(Language()))
+    memory: list[Array] = field(default_factory=list)
+    """What was passed where no kernel runs: nothing is written to it."""
+    kept: Path | None = None
+    """Where the program is kept, should a launch kill the process."""
 
     def note(self, due: object, seen: object) -> None:
         """Leave a note of a check that held."""
@@ -69,7 +79,13 @@ def poisoned(count: int, dtype: str = "i4") -> Array:
 
 
 def same(subject: Subject, asked: str, due: object, seen: object) -> None:
-    """Demand that what was seen is what was due, bit by bit for floats."""
+    """Demand that what was seen is what was due, bit by bit for floats.
+
+    Memory that a kernel was to write to is not seen where no kernel runs, and the case is left as unsupported.
+    """
+    is_memory = isinstance(seen, np.ndarray) and any(np.may_share_memory(seen, own) for own in subject.asked.memory)
+    if is_memory:
+        require_runs(subject)
     wanted, found = np.asarray(due), np.asarray(seen)
     if wanted.dtype.kind == "f" and found.dtype.kind == "f":
         wanted = wanted.astype(found.dtype)
@@ -86,6 +102,25 @@ def _bits(floats: Array) -> Array:
     return np.where(np.isnan(floats), np.array(np.nan, floats.dtype), floats).view(f"u{floats.itemsize}")
 
 
+def has_run(subject: Subject, seen: Array) -> bool:
+    """Whether one program of `coordinates` has counted; where nothing runs, whether one driver call was made since."""
+    return bool(seen[0] > 0) if subject.runs else len(subject.driver_calls()) == 1
+
+
+def check_untouched(subject: Subject, asked: str, due: Array, seen: Array) -> None:
+    """Demand that nothing has run: memory is as it was, and where nothing runs, the driver was not called."""
+    if subject.runs:
+        same(subject, asked, due, seen)
+    else:
+        same(subject, "driver calls", "[]", str([*map(str, subject.driver_calls())]))
+
+
+def require_runs(subject: Subject) -> None:
+    """Leave the case as unsupported where no kernel runs."""
+    if not subject.runs:
+        raise Unsupported("no kernel runs: a driver call is all that is seen")
+
+
 def require(subject: Subject, ability: str) -> None:
     """Leave the case as unsupported, or as unimplemented, where the subject does not declare an ability."""
     if ability in subject.unwritten:
@@ -98,6 +133,20 @@ def require_programs(subject: Subject, grid: Sequence[int]) -> None:
     """Leave the case as unsupported where a grid has more programs than the subject can run in a case's time."""
     if math.prod(grid) > subject.programs_in_case:
         raise Unsupported(f"it loops on the host: at most {subject.programs_in_case} programs in a case's time")
+
+
+def limits_of(subject: Subject) -> tuple[int, int, int]:
+    """Give a subject's limits, programs of x, y and z; leave the case as unsupported where it states none."""
+    require(subject, "limits")
+    if subject.limits is None:
+        raise Unsupported("it states no limits")
+    return subject.limits
+
+
+def require_within_limits(subject: Subject, grid: Sequence[int]) -> None:
+    """Leave the case as unsupported where a grid is over a limit of the subject."""
+    if any(count > limit for count, limit in zip(grid, limits_of(subject), strict=False)):
+        raise Unsupported(f"{tuple(grid)} is over a limit of this device")
 
 
 def launch(subject: Subject, program: str, grid: object, *args: object, **options: Any) -> Any:
@@ -148,6 +197,8 @@ def check_coordinates(
     """
     require_programs(subject, grid)
     x, y, z = grid
+    if not subject.runs:
+        return _check_driver_call(subject, given, grid, program, **options)
     longest = max(grid)
     # Room for a launcher that exchanges axes: what it writes wrongly must not hit other memory.
     seen = poisoned((longest * x * y + longest * x + longest + 1) * NUMBERS)
@@ -171,6 +222,22 @@ def check_coordinates(
     return result
 
 
+def _check_driver_call(
+    subject: Subject, given: object, grid: tuple[int, int, int], program: str, **options: Any
+) -> Any:
+    """Demand one driver call, whose clusters together are the grid."""
+    subject.driver_calls()
+    result = launch(subject, program, given, poisoned(NUMBERS), *grid[:2], **options)
+    calls = subject.driver_calls()
+    due = f"1 driver call of {grid} programs"
+    seen = ", ".join(f"{call.grid} blocks in clusters of {call.cluster}" for call in calls)
+    programs = [tuple(n // c for n, c in zip(call.grid, call.cluster, strict=True)) for call in calls]
+    if programs != [grid]:
+        raise Violated(subject.asked.script.line, due, f"{len(calls)} driver calls{': ' if calls else ''}{seen}")
+    subject.asked.note(due, f"1 driver call: {seen}")
+    return result
+
+
 def check_refused(
     subject: Subject,
     kinds: type[Exception] | tuple[type[Exception], ...],
@@ -179,6 +246,7 @@ def check_refused(
     *,
     names: str = "",
     means: int | None = None,
+    count: Callable[[Array], int] = lambda seen: int((seen[::NUMBERS] != POISON).sum()),
 ) -> Exception:
     """Make an invalid launch over poisoned memory, and demand a refusal before anything ran.
 
@@ -197,10 +265,13 @@ def check_refused(
     names
         What the error's text has to name, for our subjects.
     means
-        How many programs of `coordinates` the invalid grid plainly stands for. A foreign subject that runs just these
-        runs what was asked, and is unguarded.
+        How many programs the invalid grid plainly stands for. A foreign subject that runs just these runs what was
+        asked, and is unguarded.
+    count
+        Counts the programs that ran, by the memory that they wrote to: of `coordinates` if not given.
     """
     seen = poisoned(4096)
+    subject.driver_calls()
     kinds = kinds if isinstance(kinds, tuple) else (kinds,)
     due = f"{' or '.join(kind.__name__ for kind in kinds)} [{clause}] before anything ran"
     refusal: Exception | None = None
@@ -211,15 +282,19 @@ def check_refused(
         raise
     except Exception as error:  # judged below
         refusal = error
-    asked = subject.asked.line
+    asked = subject.asked.script.line
     if refusal is not None:
         try:
             subject.synchronize()  # what ran before the refusal must be seen
         except Exception as late:
             raise Violated(asked, due, f"{type(refusal).__name__}, then {type(late).__name__}: {late}") from late
-    if (seen != POISON).any():
-        programs = int((seen[::NUMBERS] != POISON).sum())
-        told = f"{programs} programs ran, " + (f"then {type(refusal).__name__}" if refusal else "no error")
+    calls = subject.driver_calls()
+    if calls or (seen != POISON).any():
+        programs = sum(math.prod(call.grid) for call in calls) or count(seen)
+        told = (
+            "; ".join(f"the driver was called with {call.grid} blocks" for call in calls) or f"{programs} programs ran"
+        )
+        told += f", then {type(refusal).__name__}" if refusal else ", no error"
         raise (Unguarded if refusal is None and programs == means else Violated)(asked, due, told)
     if refusal is None:
         raise Unguarded(asked, due, "nothing ran and no error")

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["Record", "Recorder", "read", "summary"]
+__all__ = ["Record", "Recorder", "apart", "read", "summary"]
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def summary(folder: Path) -> str:
 
     load_contract()
     every = sorted((record for path in folder.glob("*.jsonl") for record in read(path)), key=lambda it: it.date)
-    latest = {(record.subject, record.case): record for record in _apart(every)}  # of each, the last answer
+    latest = {(record.subject, record.case): record for record in apart(every)}  # of each, the last answer
     records = list(latest.values())
     subjects = [name for _, name in sorted({(not record.is_own, record.subject) for record in records})]
     parts = [
@@ -149,12 +149,12 @@ case with `gridpact verify --case 'ADDRESS' -v`.
 """
 
 
-def _apart(records: list[Record]) -> list[Record]:
+def apart(records: list[Record]) -> list[Record]:
     """Tell a launcher of Triton's apart by Triton's version, where several were asked under one name."""
 
     def made_of(record: Record) -> str:
         names = ("triton", "triton-xpu", "pytorch-triton")
-        return ", ".join(f"{name} {record.versions[name]}" for name in names if name in record.versions)
+        return ", ".join(record.versions[name] for name in names if name in record.versions)
 
     asked: dict[str, set[str]] = {}
     for record in records:
@@ -162,7 +162,7 @@ def _apart(records: list[Record]) -> list[Record]:
     return [
         record
         if record.is_own or len(asked[record.subject]) == 1
-        else replace(record, subject=f"{record.subject} of {made_of(record)}")
+        else replace(record, subject=f"{record.subject} {made_of(record)}")
         for record in records
     ]
 

@@ -17,12 +17,20 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["Worker"]
+from gridpact.conformance.worker import PROGRAM
+
+__all__ = ["Worker", "interpreter"]
 
 _WORKER: Final = Path(__file__).with_name("worker.py")
 _MEMORY_BYTES: Final = 8 << 30
 _START_S: Final = 120.0
 _TAIL_BYTES: Final = 2000
+
+
+def interpreter(folder: str) -> Path:
+    """Give the Python of a virtual environment, or what is named itself if it is a file."""
+    place = Path(folder)
+    return place if place.is_file() else place / "bin" / "python"
 
 
 class Worker:
@@ -31,9 +39,7 @@ class Worker:
     Parameters
     ----------
     subject
-        Name in the table of subjects.
-    python
-        Interpreter of the environment that the subject lives in; this one if not given.
+        Name in the table of subjects; `NAME@FOLDER` lives in the virtual environment of that folder.
     saboteur
         Name of a saboteur that breaks its launcher.
 
@@ -44,9 +50,11 @@ class Worker:
         `reason` if it could not be opened.
     """
 
-    def __init__(self, subject: str, python: str = sys.executable, saboteur: str = "") -> None:
+    def __init__(self, subject: str, saboteur: str = "") -> None:
         self.subject = subject
-        self._command = [python, str(_WORKER), subject, saboteur]
+        name, _, folder = subject.partition("@")
+        python = str(interpreter(folder)) if folder else sys.executable
+        self._command = [python, str(_WORKER), name, saboteur]
         self._process: subprocess.Popen[bytes] | None = None
         self._buffer = b""
         self._folder: tempfile.TemporaryDirectory[str]  # of the running process: what it leaves goes with it
@@ -124,13 +132,15 @@ class Worker:
 
     def _died(self, why: str) -> dict[str, Any]:
         """Tell how the process ended: a subject that dies or hangs on a case is violated."""
+        program = Path(self._folder.name) / PROGRAM
+        told = program.read_text() if program.exists() else ""
         self.stop()
         code = self._code
         how = why or (f"died of {signal.Signals(-code).name}" if code < 0 else f"left with {code} without an answer")
         size = self._errors.seek(0, os.SEEK_END)
         self._errors.seek(max(0, size - _TAIL_BYTES))
         said = self._errors.read().decode(errors="replace").strip()
-        return {"verdict": "violated", "expected": "an answer", "observed": how, "stderr": said}
+        return {"verdict": "violated", "expected": "an answer", "observed": how, "program": told, "stderr": said}
 
     _code = 0
 

@@ -195,7 +195,7 @@ def load_contract() -> None:
 
 
 def select(clauses: Iterable[str] = (), cases: Iterable[str] = (), tiers: Iterable[Tier] = ("quick",)) -> list[Case]:
-    """Choose cases by clause, address (`*` is a wildcard) and tier; a case that is named is chosen whatever its tier.
+    """Choose cases by clause and address (`*` is a wildcard) and by tier; a named case is chosen whatever its tier.
 
     Raises
     ------
@@ -205,7 +205,7 @@ def select(clauses: Iterable[str] = (), cases: Iterable[str] = (), tiers: Iterab
     load_contract()
     clauses, cases, tiers = list(clauses), list(cases), set(tiers)
     for number in clauses:
-        if number not in CLAUSES:
+        if not fnmatch.filter(CLAUSES, number):
             raise ValueError(f"no clause {number!r}; there are {', '.join(CLAUSES)}")
     for pattern in cases:
         if not fnmatch.filter(CASES, pattern):
@@ -213,7 +213,8 @@ def select(clauses: Iterable[str] = (), cases: Iterable[str] = (), tiers: Iterab
     chosen = []
     for entered in CASES.values():
         is_named = any(fnmatch.fnmatchcase(entered.id, pattern) for pattern in cases)
-        if (clauses and entered.clause not in clauses) or (cases and not is_named):
+        is_of_clause = any(fnmatch.fnmatchcase(entered.clause, number) for number in clauses)
+        if (clauses and not is_of_clause) or (cases and not is_named):
             continue
         if is_named or entered.tier in tiers:
             chosen.append(entered)

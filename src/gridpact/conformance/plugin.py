@@ -22,9 +22,9 @@ import pytest
 
 from gridpact.backends import device_status
 from gridpact.conformance.evidence import Record, Recorder
-from gridpact.conformance.isolation import Worker
+from gridpact.conformance.isolation import Worker, interpreter
 from gridpact.conformance.model import Case, select
-from gridpact.conformance.subjects import available
+from gridpact.conformance.subjects import NAMED_ONLY, available
 
 __all__ = ["WORKERS", "Allowed", "allowed_unsupported"]
 
@@ -75,7 +75,8 @@ class CaseItem(pytest.Item):
         """Ask, keep the record, and fail if the verdict fails the run."""
         worker = self.config.stash[WORKERS][self.subject]
         answer = worker.ask(self.case.id, _LIMIT_S[self.case.tier])
-        if answer.pop("is_spent", False) or self.case.ends_worker:
+        runs = worker.facts.get("runs", True)
+        if answer.pop("is_spent", False) or (self.case.ends_worker and runs):
             worker.stop()
         facts = worker.facts
         self.record = Record(
@@ -131,8 +132,8 @@ class Contract(pytest.File):
         """Give the chosen cases of the chosen subjects."""
         config = self.config
         cases = select(config.getoption("--clause"), config.getoption("--case"), config.getoption("--tier"))
-        for subject in config.getoption("--subject") or available():
-            worker = Worker(subject, saboteur=config.getoption("--saboteur"))
+        for subject in config.getoption("--subject") or [name for name in available() if name not in NAMED_ONLY]:
+            worker = Worker(subject, config.getoption("--saboteur"))
             config.stash[WORKERS][subject] = worker
             is_ready = worker.start()["ready"]
             if not is_ready and not config.getoption("--subject") and not _is_here(subject):
@@ -163,8 +164,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.tier = config.option.tier or ["quick"]
     known = available()
     for subject in config.option.subject:
-        if subject not in known:
-            raise pytest.UsageError(f"no subject {subject!r}; there are {', '.join(known)}")
+        name, _, folder = subject.partition("@")
+        if name not in known:
+            raise pytest.UsageError(f"no subject {name!r}; there are {', '.join(known)}")
+        if folder and not interpreter(folder).is_file():
+            raise pytest.UsageError(f"no Python environment at {folder!r}")
     try:
         select(config.option.clause, config.option.case, config.option.tier)
     except ValueError as error:

@@ -281,6 +281,31 @@ def _first_launch_short(subject: Any) -> None:
 # ---------------------------------------------------------------------------------------------------- META, options
 
 
+@_saboteur(_SYCL, "META-6")
+def _metadata_steers(subject: Any) -> None:
+    """Takes the number of warps from the launch metadata, if a hook has looked at it."""
+    from gridpact import hooks, launch
+
+    state = SimpleNamespace(num_warps=1, observed=None)
+
+    def run(original: Callable[..., Any], compiled: Any, *rest: Any) -> Any:
+        state.num_warps, state.observed = compiled.metadata.num_warps, None
+        return original(compiled, *rest)
+
+    def under(original: Callable[..., Any], observers: Any, observed: Any, do: Any) -> Any:
+        state.observed = observed
+        return original(observers, observed, do)
+
+    def steered(desc: Any) -> Any:
+        built = getattr(state.observed, "_built", None)
+        told = built["num_warps"] if built else state.num_warps
+        return dataclasses.replace(desc, threads=desc.threads // state.num_warps * told)
+
+    _wrap(launch, "run", run)
+    _wrap(hooks, "launched_under", under)
+    _change_desc(subject, steered)
+
+
 @_saboteur(_SYCL, "META-1", "META-5")
 def _geometry_from_call_site(subject: Any) -> None:
     """Launches 4 warps of 32 lanes whatever the kernel was compiled for."""

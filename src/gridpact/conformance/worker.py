@@ -14,10 +14,14 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from pathlib import Path
 from typing import Any, TextIO
+
+PROGRAM = "program-of-the-case.py"
+"""In the process's temporary folder: the case's launches so far."""
 
 
 def load_package() -> None:
@@ -69,6 +73,7 @@ def _open(name: str, saboteur: str) -> dict[str, Any]:
         "ready": True,
         "subject": f"{_subject.name}+{saboteur}" if saboteur else _subject.name,
         "is_own": _subject.is_own,
+        "runs": _subject.runs,
         "device": _subject.device,
         "driver": _subject.driver,
         "versions": _subject.versions,
@@ -79,7 +84,9 @@ def _ask(case_id: str) -> dict[str, Any]:
     from gridpact.conformance.check import Asked
     from gridpact.conformance.model import CASES, Unguarded, Unimplemented, Unsupported, Violated
 
-    asked = Asked()
+    kept = Path(tempfile.gettempdir()) / PROGRAM
+    kept.unlink(missing_ok=True)
+    asked = Asked(kept=kept)
     _subject.begin(asked)
     begin = time.perf_counter()
     answer: dict[str, Any]
@@ -105,7 +112,12 @@ def _ask(case_id: str) -> dict[str, Any]:
 
 
 def _told(broken: Any, asked: Any) -> dict[str, Any]:
-    return {"asked": broken.asked, "expected": str(broken.due), "observed": str(broken.seen), "program": asked.program}
+    return {
+        "asked": broken.asked,
+        "expected": str(broken.due),
+        "observed": str(broken.seen),
+        "program": asked.script.text,
+    }
 
 
 def _answer(answers: TextIO, what: dict[str, Any]) -> None:

@@ -14,6 +14,8 @@ from gridpact.conformance.check import (
     Array,
     check_coordinates,
     check_refused,
+    check_untouched,
+    has_run,
     launch,
     own_rule,
     poisoned,
@@ -167,6 +169,7 @@ def _launched(subject: Subject, **options: Any) -> Array:
     """
     seen = _unwritten()
     kernel = subject.kernel("coordinates", fresh=True, **options)
+    subject.driver_calls()
     launch(subject, "coordinates", (1,), seen, 1, 1, kernel=kernel)
     return seen
 
@@ -231,16 +234,17 @@ def driver_call_is_between_enter_and_exit(subject: Subject) -> None:
     """Enter, when it has waited, sees memory that nothing has written to; exit sees what the kernel wrote."""
     require(subject, "hooks")
     seen = _unwritten()
-    has_run: list[bool] = []
+    is_run: list[bool] = []
 
     def look(metadata: Any) -> None:
         subject.synchronize()
-        has_run.append(bool(seen[0]))
+        is_run.append(has_run(subject, seen))
 
     kernel = subject.kernel("coordinates", fresh=True)
+    subject.driver_calls()
     with subject.observed(look, look):
         launch(subject, "coordinates", (1,), seen, 1, 1, kernel=kernel)
-    same(subject, "whether the kernel has run, as enter and exit see it", [False, True], has_run)
+    same(subject, "whether the kernel has run, as enter and exit see it", [False, True], is_run)
 
 
 @case("HOOK-2", observers=[2, 5])
@@ -527,6 +531,7 @@ def metadata_is_read_only(subject: Subject, change: str) -> None:
 
 def _error_of(subject: Subject, seen: Array, kernel: Any = None) -> BaseException | None:
     """Launch one program of a kernel that was never launched, and give what the caller gets."""
+    subject.driver_calls()
     try:
         subject.launch("coordinates", (1,), seen, 1, 1, kernel=kernel or subject.kernel("coordinates", fresh=True))
     except Unsupported:
@@ -552,7 +557,7 @@ def what_hooks_return_changes_nothing(subject: Subject, returned: Any) -> None:
     """Hooks that return something do not prevent the launch."""
     require(subject, "hooks")
     with own_rule(subject), subject.observed(lambda metadata: returned, lambda metadata: returned):
-        same(subject, "the kernel has run", True, _launched(subject)[0] > 0)
+        same(subject, "the kernel has run", True, has_run(subject, _launched(subject)))
 
 
 @case("HOOK-5", kind="negative")
@@ -563,7 +568,7 @@ def enter_that_raises_prevents_the_launch(subject: Subject) -> None:
     with own_rule(subject):
         with subject.observed(_raise, None):
             error = _error_of(subject, seen)
-        same(subject, "memory after an enter hook raised", _unwritten(), seen)
+        check_untouched(subject, "memory after an enter hook raised", _unwritten(), seen)
         _check_told(subject, error, launched=False)
 
 
@@ -576,7 +581,7 @@ def exit_that_raises_lets_the_launch_stand(subject: Subject) -> None:
         with subject.observed(_ignore, _raise):
             error = _error_of(subject, seen)
         subject.synchronize()
-        same(subject, "the kernel has run", True, seen[0] > 0)
+        same(subject, "the kernel has run", True, has_run(subject, seen))
         _check_told(subject, error, launched=True)
 
 
@@ -597,7 +602,7 @@ def metadata_function_that_raises_is_the_hooks_error(subject: Subject, side: str
         subject.synchronize()
         same(subject, "the error reaches the caller", True, error is not None)
         if side == "enter":
-            same(subject, "memory after an enter hook raised", _unwritten(), seen)
+            check_untouched(subject, "memory after an enter hook raised", _unwritten(), seen)
 
 
 @case("HOOK-5", kind="negative", side=["enter", "exit"])
@@ -612,7 +617,7 @@ def interrupt_is_the_users(subject: Subject, side: str) -> None:
         with subject.observed(*_sides(side, interrupted)):
             error = _error_of(subject, _unwritten())
         same(subject, "what the caller gets", "KeyboardInterrupt", type(error).__name__)
-        same(subject, "the next launch has run", True, _launched(subject)[0] > 0)
+        same(subject, "the next launch has run", True, has_run(subject, _launched(subject)))
 
 
 @case("HOOK-5", side=["enter", "exit"])
@@ -663,16 +668,20 @@ def _prepared(subject: Subject, path: str, seen: Array) -> Callable[[], object]:
     if path == "thread":
 
         def on_a_thread() -> None:
+            subject.show("coordinates", kernel, grid, (seen, 1, 1), {})
             thread = threading.Thread(target=lambda: kernel[grid](subject.tensor(seen), 1, 1))
             thread.start()
             thread.join()
 
         return on_a_thread
     launchable = compiled if "compiled" in path else kernel
-    if not path.startswith("bound"):
-        return lambda: launchable[grid](subject.tensor(seen), 1, 1)
     bound = launchable[grid]
-    return lambda: bound(subject.tensor(seen), 1, 1)
+
+    def run() -> None:
+        subject.show("coordinates", launchable, grid, (seen, 1, 1), {})
+        (bound if path.startswith("bound") else launchable[grid])(subject.tensor(seen), 1, 1)
+
+    return run
 
 
 @case("HOOK-6", path=["kernel", "bound", "compiled", "bound_compiled", "thread"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
@@ -15,9 +16,10 @@ from gridpact.conformance.check import (
     launch,
     poisoned,
     require,
+    require_within_limits,
     same,
 )
-from gridpact.conformance.model import Unguarded, Unsupported, case, clause
+from gridpact.conformance.model import Unguarded, Unsupported, Violated, case, clause
 from gridpact.conformance.subjects import Subject
 from gridpact.errors import UnsupportedError
 from gridpact.jit import CompiledKernel
@@ -59,6 +61,14 @@ clause(
     "A launcher that exchanges axes of the range is right on every cubic grid.",
 )
 
+clause(
+    "META-6",
+    "triton",
+    "Executable and observational metadata are two things: the same launch with launch metadata absent, empty or "
+    "hostile reaches the driver with identical geometry.",
+    "A profiler that annotates a launch would change it.",
+)
+
 _NUM_WARPS: Final = [1, 2, 4, 8, 32]
 _LANES: Final = [16, 32]
 
@@ -70,18 +80,27 @@ def _own_device(subject: Subject) -> Any:
     return subject.opened  # type: ignore[attr-defined]
 
 
+def _options(subject: Subject, num_warps: int, lanes: int) -> dict[str, Any]:
+    """Give the options of so many warps and lanes; a subject with one number of lanes is asked with that."""
+    if lanes == subject.lanes:
+        return subject.options(num_warps=num_warps)
+    require(subject, "lanes")
+    return subject.options(num_warps=num_warps, lanes=lanes)
+
+
 # ------------------------------------------------------------------------------------------------------------ META-1
 
 
 @case("META-1", num_warps=_NUM_WARPS, lanes=_LANES)
 def geometry_is_what_was_compiled(subject: Subject, num_warps: int, lanes: int) -> None:
     """A program has num_warps * lanes threads, the compiled kernel's metadata says so, and the programs are right."""
-    for ability in ("geometry", "lanes", "compiled"):
+    for ability in ("geometry", "compiled"):
         require(subject, ability)
-    options = subject.options(num_warps=num_warps, lanes=lanes)
+    options = _options(subject, num_warps, lanes)
     metadata = check_coordinates(subject, (3, 2, 1), (3, 2, 1), **options).metadata
     due = num_warps, lanes, (num_warps * lanes, 1, 1)
-    seen = metadata.num_warps, metadata.threads_per_warp, subject.geometry((3, 2), **options)["local"]
+    told = subject.lanes or metadata.threads_per_warp
+    seen = metadata.num_warps, told, subject.geometry((3, 2), **options)["local"]
     same(subject, f"warps and lanes by metadata, threads of a program at {options}", str(due), str(seen))
 
 
@@ -106,9 +125,10 @@ def each_launch_has_its_own_geometry(subject: Subject, order: tuple[int, ...]) -
     for num_warps in order:
         options = subject.options(num_warps=num_warps)
         check_coordinates(subject, (3, 2, 1), (3, 2, 1), "shared_coordinates", kernel=kernel, **options)
-        if {"geometry", "lanes"} <= subject.abilities:
-            threads = subject.geometry((3, 2), **options, **subject.options(lanes=16))["local"]
-            same(subject, f"threads of a program with {num_warps} warps", (num_warps * 16, 1, 1), threads)
+        if "geometry" in subject.abilities:
+            lanes = subject.lanes or 16
+            threads = subject.geometry((3, 2), **_options(subject, num_warps, lanes))["local"]
+            same(subject, f"threads of a program with {num_warps} warps", (num_warps * lanes, 1, 1), threads)
 
 
 @case("META-1", num_warps=[1, 2, 8])
@@ -218,6 +238,9 @@ def _options_of(subject: Subject, option: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_taken(subject: Subject, options: Mapping[str, Any]) -> None:
     """Demand that both programs of a launch with these options write; how often is asked by META-1 and GRID-4."""
+    if not subject.runs:
+        check_coordinates(subject, (2,), (2, 1, 1), **options)
+        return
     seen = poisoned(14)
     launch(subject, "coordinates", (2,), seen, width=2, height=1, **options)
     due = [0, 0, 0, 2, 1, 1] + [1, 0, 0, 2, 1, 1]
@@ -234,6 +257,24 @@ def valid_value_is_taken(subject: Subject, option: Mapping[str, Any]) -> None:
 def invalid_value_is_refused(subject: Subject, option: Mapping[str, Any]) -> None:
     """A value that means nothing is refused before anything ran, by the name of its option."""
     _check_option_refused(subject, "META-2", _options_of(subject, option))
+
+
+@case("META-2", kind="negative", num_ctas=[2, 3])
+def clusters_are_made_or_refused(subject: Subject, num_ctas: int) -> None:
+    """Programs in clusters are launched as clusters, or refused: the number is never taken and dropped."""
+    require(subject, "geometry")
+    options, grid = subject.options(num_ctas=num_ctas), (4, 2)
+    try:
+        seen = subject.geometry(grid, **options)
+    except Violated:
+        raise
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        if not isinstance(error, _SENSIBLE):
+            raise Unguarded(str(options), "clusters, or a refusal by name", text) from error
+        subject.asked.note("clusters, or a refusal by name", text)
+        return
+    same(subject, f"blocks of {grid} with {options}", (grid[0] * num_ctas, grid[1], 1), seen["groups"])
 
 
 @case("META-2")
@@ -312,7 +353,7 @@ def unknown_name_is_refused(subject: Subject, name: str, launched: str) -> None:
     kernel = subject.kernel("coordinates", fresh=launched == "first")
 
     def ask(seen: Array) -> None:  # not subject.launch: it has parameters of these names
-        subject.show("coordinates", (2,), (seen, 4, 4), {name: 1})
+        subject.show("coordinates", kernel, (2,), (seen, 4, 4), {name: 1})
         kernel[(2,)](subject.tensor(seen), 4, 4, **{name: 1})
 
     text = str(check_refused(subject, (TypeError, KeyError), "META-3", ask, names=f"option {name!r}", means=2))
@@ -398,21 +439,63 @@ def _check_ranges(subject: Subject, grid: tuple[int, ...], threads: int, seen: M
 @case("META-5", grid=_GRIDS, num_warps=[1, 4, 32])
 def device_is_given_the_ranges_of_the_grid(subject: Subject, grid: tuple[int, ...], num_warps: int) -> None:
     """The device counts x * threads, y and z work-items, in groups of the threads of one program."""
-    for ability in ("geometry", "lanes"):
-        require(subject, ability)
-    for lanes in _LANES:
-        _check_ranges(
-            subject,
-            grid,
-            num_warps * lanes,
-            subject.geometry(grid, **subject.options(num_warps=num_warps, lanes=lanes)),
-        )
+    require(subject, "geometry")
+    if "limits" in subject.abilities:
+        require_within_limits(subject, grid)
+    for lanes in [subject.lanes] if subject.lanes else _LANES:
+        _check_ranges(subject, grid, num_warps * lanes, subject.geometry(grid, **_options(subject, num_warps, lanes)))
 
 
 @case("META-5", grid=[(2**31 - 1,), (3, 2**31 - 1), (2, 3, 2**30 + 1)], ends_worker=True)
 def device_is_given_the_ranges_of_a_large_grid(subject: Subject, grid: tuple[int, ...]) -> None:
     """The same where x * threads and the number of work-items pass 2^32; the device is not asked to finish."""
-    for ability in ("geometry", "lanes", "limits"):
-        require(subject, ability)
-    options = subject.options(num_warps=4, lanes=32)
-    _check_ranges(subject, grid, 128, subject.geometry(grid, wait=False, **options))
+    require(subject, "geometry")
+    require_within_limits(subject, grid)
+    _check_ranges(subject, grid, 128, subject.geometry(grid, wait=False, **_options(subject, 4, 32)))
+
+
+# ------------------------------------------------------------------------------------------------------------ META-6
+
+
+class _Liar:
+    """Launch metadata whose every attribute and entry is wrong, or raises."""
+
+    num_warps, num_ctas, shared, grid, stream, function = 1, 7, 2**30, (1, 1, 1), 0, None
+    cluster_dims = (7, 7, 7)
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"launch metadata was asked for {name}")
+
+    def __getitem__(self, name: object) -> Any:
+        raise RuntimeError(f"launch metadata was asked for {name}")
+
+    def get(self, *args: Any) -> dict[str, Any]:
+        """Give lies."""
+        return {"num_warps": 1, "grid": (1, 1, 1), "shared": 2**30, "stream": 0, "function": None}
+
+
+_METADATA: Final[dict[str, Any]] = {
+    "empty": {},
+    "lies": {"grid": (1, 1, 1), "num_warps": 1, "num_ctas": 7, "shared": 2**30, "stream": 0, "function": None},
+    "an_object_of_lies": _Liar(),
+    "a_number": 1,
+}
+
+
+@case("META-6", metadata=_METADATA, watched=["no", "yes"], num_warps=[1, 8])
+def launch_metadata_does_not_steer(subject: Subject, metadata: Any, watched: str, num_warps: int) -> None:
+    """The driver is given the same ranges whatever the metadata for observers, with hooks and without."""
+    require(subject, "geometry")
+    seen: list[object] = []
+
+    def look(metadata: Any) -> None:
+        seen.append(metadata)
+        with suppress(Exception):  # what is hostile may not be looked at
+            dict(metadata.get())
+
+    hooks = (look, look) if watched == "yes" else (None, None)
+    options = subject.options(num_warps=num_warps)
+    absent = subject.geometry((7, 5, 3), **options)
+    given = subject.geometry((7, 5, 3), launch_metadata=metadata, hooks=hooks, **options)
+    same(subject, f"ranges with {type(metadata).__name__} as launch metadata", str(absent), str(given))
+    same(subject, "hooks that were called", 2 if watched == "yes" else 0, len(seen))

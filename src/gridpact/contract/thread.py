@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -29,18 +28,38 @@ _ROUNDS: Final = 8
 _CLASSES: Final = (1, 3, 16, 2**40 + 1)
 
 
-def _at_once(subject: Subject, asked: str, launches: list[Callable[[], Any]]) -> list[Any]:
+@dataclass(frozen=True)
+class _Launch:
+    """A launch to be made on a thread, several times over."""
+
+    program: str
+    kernel: Any
+    grid: tuple[int, ...]
+    args: tuple[Any, ...]
+    tensors: list[Any]  # made on one thread, so that only launches meet
+    options: dict[str, Any]
+    rounds: int = 1
+
+    def __call__(self) -> Any:
+        for _ in range(self.rounds):
+            result = self.kernel[self.grid](*self.tensors, **self.options)
+        return result
+
+
+def _at_once(subject: Subject, asked: str, launches: list[_Launch]) -> list[Any]:
     """Make each launch on a thread of its own, all at once, and give their results; one that fails is a violation.
 
     Python takes turns among the threads as often as it can, so that they meet in the middle of things.
     """
     barrier = threading.Barrier(len(launches))
 
-    def run(launch: Callable[[], Any]) -> Any:
+    def run(launch: _Launch) -> Any:
         barrier.wait()
         return launch()
 
-    subject.asked.program += f"# {asked}\n"
+    with subject.asked.script.at_once():
+        for made in launches:
+            subject.show(made.program, made.kernel, made.grid, made.args, made.options)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -56,21 +75,12 @@ def _at_once(subject: Subject, asked: str, launches: list[Callable[[], Any]]) ->
     return [future.result() for future in futures]
 
 
-def _fresh(subject: Subject, program: str) -> Any:
-    """Make a kernel that was never launched, and note its text."""
-    subject.asked.program += f"{inspect.getsource(subject.source(program))}\n\n"
-    return subject.kernel(program, fresh=True)
-
-
-def _call(subject: Subject, kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> Callable[[], Any]:
-    """Prepare a launch: its tensors are made here, on one thread, so that only launches meet."""
+def _call(
+    subject: Subject, program: str, kernel: Any, grid: tuple[int, ...], *args: Any, rounds: int = 1, **options: Any
+) -> _Launch:
+    """Prepare a launch."""
     tensors = [subject.tensor(arg) if isinstance(arg, np.ndarray) else arg for arg in args]
-    return lambda: kernel[grid](*tensors, **options)
-
-
-def _repeated(call: Callable[[], Any]) -> Callable[[], Any]:
-    """Make a launch several times over."""
-    return lambda: [call() for _ in range(_ROUNDS)]
+    return _Launch(program, kernel, grid, args, tensors, options, rounds)
 
 
 def _coordinates(grid: tuple[int, int, int], rounds: int = 1) -> tuple[Array, Array]:
@@ -89,10 +99,12 @@ def _coordinates(grid: tuple[int, int, int], rounds: int = 1) -> tuple[Array, Ar
 @case("THREAD-1", block=[256, 512])
 def first_launch_of_a_kernel_on_many_threads(subject: Subject, block: int) -> None:
     """16 threads make the first launch of a kernel at once: each has its own results, by a binary compiled once."""
-    kernel = _fresh(subject, "copied")
+    kernel = subject.kernel("copied", fresh=True)
     seen = [poisoned(block, "i8") for _ in range(_THREADS)]
     source = [np.arange(block, dtype="i8") + 1000 * i for i in range(_THREADS)]
-    calls = [_call(subject, kernel, (1,), seen[i], source[i], block - 1, BLOCK=block) for i in range(_THREADS)]
+    calls = [
+        _call(subject, "copied", kernel, (1,), seen[i], source[i], block - 1, BLOCK=block) for i in range(_THREADS)
+    ]
     results = _at_once(
         subject, f"{_THREADS} threads at once: copied[(1,)](seen, source, {block - 1}, BLOCK={block})", calls
     )
@@ -110,10 +122,10 @@ def first_launch_of_a_kernel_on_many_threads(subject: Subject, block: int) -> No
 @case("THREAD-1")
 def first_launches_of_every_class_at_once(subject: Subject) -> None:
     """16 threads launch a kernel with numbers of four classes at once: each arrives, by one binary for each class."""
-    kernel = _fresh(subject, "arrived")
+    kernel = subject.kernel("arrived", fresh=True)
     values = _CLASSES * (_THREADS // len(_CLASSES))
     seen = [poisoned(2, "i8") for _ in values]
-    calls = [_call(subject, kernel, (1,), memory, value) for memory, value in zip(seen, values, strict=True)]
+    calls = [_call(subject, "arrived", kernel, (1,), memory, value) for memory, value in zip(seen, values, strict=True)]
     results = _at_once(subject, f"{_THREADS} threads at once: arrived[(1,)](seen, one of {_CLASSES})", calls)
     for value, memory in zip(values, seen, strict=True):
         same(subject, f"arrived of {value}", [value, POISON], memory)
@@ -125,18 +137,18 @@ def first_launches_of_every_class_at_once(subject: Subject) -> None:
 @case("THREAD-1")
 def different_kernels_at_once(subject: Subject) -> None:
     """16 threads launch four kernels at once, first launches among them: each kernel does its own work."""
-    calls: list[Callable[[], Any]] = []
+    calls: list[_Launch] = []
     dues: list[tuple[str, Array, Array]] = []
-    kernels = {name: _fresh(subject, name) for name in ("arrived", "two_numbers", "defaults", "coordinates")}
+    kernels = {name: subject.kernel(name, fresh=True) for name in ("arrived", "two_numbers", "defaults", "coordinates")}
     for i in range(_THREADS // len(kernels)):
         for name, args in (("arrived", (3,)), ("two_numbers", (5, 7)), ("defaults", (10, 21))):
             seen, due = poisoned(4), poisoned(4)
             written = [*args, 30] if name == "defaults" else args
             due[: len(written)] = written
-            calls.append(_call(subject, kernels[name], (1,), seen, *args))
+            calls.append(_call(subject, name, kernels[name], (1,), seen, *args))
             dues.append((name, due, seen))
         seen, due = _coordinates((i + 1, 2, 2))
-        calls.append(_call(subject, kernels["coordinates"], (i + 1, 2, 2), seen, i + 1, 2))
+        calls.append(_call(subject, "coordinates", kernels["coordinates"], (i + 1, 2, 2), seen, i + 1, 2))
         dues.append(("coordinates", due, seen))
     _at_once(subject, f"{_THREADS} threads at once, each of the four on four of them", calls)
     for name, due, seen in dues:
@@ -146,16 +158,21 @@ def different_kernels_at_once(subject: Subject) -> None:
 @case("THREAD-1", first=["yes", "no"])
 def different_grids_at_once(subject: Subject, first: str) -> None:
     """16 threads launch a kernel over grids of their own, 8 times each, first or later launches: each runs its grid."""
-    kernel = _fresh(subject, "coordinates")
+    kernel = subject.kernel("coordinates", fresh=True)
     grids = [((i % 5) + 1, (i % 3) + 1, (i % 2) + 1) for i in range(_THREADS)]
     if first == "no":
         seen, due = _coordinates((3, 2, 1))
         _at_once(
-            subject, "one thread: coordinates[(3, 2, 1)](seen, 3, 2)", [_call(subject, kernel, (3, 2, 1), seen, 3, 2)]
+            subject,
+            "one thread: coordinates[(3, 2, 1)](seen, 3, 2)",
+            [_call(subject, "coordinates", kernel, (3, 2, 1), seen, 3, 2)],
         )
         same(subject, "programs of the first launch", due, seen)
     memory = [_coordinates(grid, _ROUNDS) for grid in grids]
-    calls = [_repeated(_call(subject, kernel, g, seen, g[0], g[1])) for g, (seen, _) in zip(grids, memory, strict=True)]
+    calls = [
+        _call(subject, "coordinates", kernel, g, seen, g[0], g[1], rounds=_ROUNDS)
+        for g, (seen, _) in zip(grids, memory, strict=True)
+    ]
     _at_once(subject, f"{_THREADS} threads at once, {_ROUNDS} times: coordinates[grid](seen, grid[0], grid[1])", calls)
     for grid, (seen, due) in zip(grids, memory, strict=True):
         same(subject, f"programs of {grid} among other grids", due, seen)

@@ -39,6 +39,11 @@ def shared_coordinates(seen, width, height):
 shared_coordinates.options = coordinates.options
 
 
+def counted(seen):
+    """Count the programs that run, in one place."""
+    tl.atomic_add(seen, 1)
+
+
 def sampled(seen, step):
     """Count one program in `step` along x, and note the last program of the grid."""
     x, y, z = tl.program_id(0), tl.program_id(1), tl.program_id(2)

@@ -30,7 +30,9 @@ def compiler() -> str | None:
     )
 
 
-def library(source: str, include: Path, libraries: Sequence[Path], versions: Sequence[str]) -> Path:
+def library(
+    source: str, include: Path, libraries: Sequence[Path], versions: Sequence[str], flags: Sequence[str] = ()
+) -> Path:
     """Give the shared library of a source file of this folder, built if it is not in the cache.
 
     Parameters
@@ -43,6 +45,8 @@ def library(source: str, include: Path, libraries: Sequence[Path], versions: Seq
         What it is linked with, by path.
     versions
         Versions of what it is built against; part of its name in the cache.
+    flags
+        Further words for the compiler.
 
     Raises
     ------
@@ -54,13 +58,13 @@ def library(source: str, include: Path, libraries: Sequence[Path], versions: Seq
     if chosen is None:
         raise BackendError(source, "looking for a C++ compiler", "none found", remedy="Install g++.")
     version = subprocess.run([chosen, "--version"], capture_output=True, text=True, check=False).stdout
-    facts = (path.read_bytes(), version, _FLAGS, [*map(str, libraries)], [*versions])
+    facts = (path.read_bytes(), version, _FLAGS, [*flags], [*map(str, libraries)], [*versions])
     name = f"{path.stem}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:24]}.so"
     built = cache.folder("native") / name
     if not built.exists():
         handle, made = tempfile.mkstemp(dir=built.parent, suffix=".so")
         os.close(handle)
-        command = [chosen, *_FLAGS, f"-I{include}", str(path), "-o", made, *map(str, libraries)]
+        command = [chosen, *_FLAGS, *flags, f"-I{include}", str(path), "-o", made, *map(str, libraries)]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         if ran.returncode:
             os.unlink(made)

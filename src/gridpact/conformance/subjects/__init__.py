@@ -7,16 +7,13 @@ subject itself imports.
 
 from __future__ import annotations
 
-import ast
 import importlib
 import importlib.metadata
-import inspect
 import platform
-import re
-import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Final
 
@@ -24,18 +21,60 @@ import numpy as np
 
 from gridpact.conformance.check import Asked
 from gridpact.conformance.model import Unsupported
+from gridpact.conformance.script import Language, Script
 
-__all__ = ["SUBJECTS", "Subject", "available", "open_subject"]
+__all__ = ["NAMED_ONLY", "SUBJECTS", "DriverCall", "Subject", "available", "open_subject"]
 
 SUBJECTS: Final[dict[str, str]] = {
     "gridpact:reference": "gridpact.conformance.subjects.gridpact_device:reference",
     "gridpact:sycl:cpu": "gridpact.conformance.subjects.gridpact_device:sycl_cpu",
     "triton:interpreter": "gridpact.conformance.subjects.triton_interpreter:TritonInterpreter",
     "triton:active": "gridpact.conformance.subjects.triton_active:TritonActive",
+    "intel:launcher": "gridpact.conformance.subjects.intel_launcher:IntelLauncher",
+    "triton:cuda:fake": "gridpact.conformance.subjects.triton_cuda_fake:TritonCudaFake",
 }
 """Name -> `module:factory`."""
 
+NAMED_ONLY: Final = frozenset({"triton:cuda:fake", "intel:launcher"})
+"""Asked only if named: they build a launcher for each signature, or need an environment of their own."""
+
 GROUP: Final = "gridpact.subjects"
+
+
+@dataclass(frozen=True)
+class DriverCall:
+    """What a driver was asked for, and took; x comes first.
+
+    Attributes
+    ----------
+    grid, block, cluster
+        Blocks of the grid, threads of a block, blocks of a cluster.
+    shared_bytes
+        Dynamic shared memory of a block.
+    stream
+        Handle.
+    binary
+        Digest of the module that the function is of.
+    parameters
+        The bytes of each parameter, as many as the binary itself declares.
+    attributes
+        Names of what else was asked: `cooperative`, `programmatic`.
+    """
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    shared_bytes: int = 0
+    stream: int = 0
+    binary: str = ""
+    parameters: tuple[bytes, ...] = ()
+    attributes: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        told = f"driver call: grid {self.grid}, block {self.block}"
+        told += f", cluster {self.cluster}" if self.cluster != (1, 1, 1) else ""
+        told += f", {self.shared_bytes} shared bytes" if self.shared_bytes else ""
+        return f"{told}, binary {self.binary}, parameters {' '.join(part.hex() for part in self.parameters)}"
 
 
 class Subject(ABC):
@@ -63,10 +102,12 @@ class Subject(ABC):
         Largest count per axis, programs, as the device's driver reports or shows; None if it has none to state.
     programs
         Module of the probe programs in its language; not needed where `source` gives them otherwise.
-    prelude
-        Lines before a probe that make it a whole program.
-    tensor_text
-        How a tensor of a NumPy array is written in such a program.
+    language
+        How findings are written as programs.
+    runs
+        Whether kernels run. Where not, `driver_calls` is all that is seen of a launch.
+    lanes
+        Threads of a warp where there is one number of them; None where it is an option or means nothing.
     asked
         Notes of the running case; renewed for each.
     """
@@ -81,8 +122,9 @@ class Subject(ABC):
     programs_in_case: int = 2**40
     limits: tuple[int, int, int] | None = None
     programs: Any = None
-    prelude: str = ""
-    tensor_text: str = "{}"
+    language: Language = Language()
+    runs: bool = True
+    lanes: int | None = None
     asked: Asked
 
     def __init__(self) -> None:
@@ -111,12 +153,24 @@ class Subject(ABC):
         """Make a kernel of a function: `kernel[grid](*args, **options)` launches it."""
 
     def tensor(self, array: np.ndarray[Any, Any]) -> Any:
-        """Give an array as an argument of a launch; what kernels write must be seen in the array afterwards."""
+        """Give an array as an argument of a launch; what kernels write must be seen in the array afterwards.
+
+        It begins as far after a multiple of 16 bytes as the array does.
+        """
         return array
+
+    def driver_calls(self) -> list[DriverCall]:
+        """Give the driver calls since this was last asked; of subjects whose kernels do not run."""
+        return []
+
+    def passed(self, result: Any) -> dict[str, Any]:
+        """Give the numbers of the last driver call by name, as the driver got them, and those that were compiled in."""
+        raise Unsupported("what the driver is given is not seen")
 
     def begin(self, asked: Asked) -> None:
         """Begin a case: its notes go here."""
         self.asked = asked
+        asked.script = Script(self.language, asked.kept)
 
     def is_poisoned(self) -> bool:
         """Whether a case has left the process unusable, as a kernel's fault does on CUDA; it is then started anew."""
@@ -133,8 +187,25 @@ class Subject(ABC):
         """Name the binary that a launch ran, so that two are equal exactly if they are one."""
         raise Unsupported("it does not tell which binary ran")
 
-    def geometry(self, grid: tuple[int, ...], wait: bool = True, **options: Any) -> dict[str, tuple[int, int, int]]:
-        """Launch a probe in the driver's own language, and give what it saw: `global`, `local`, `groups`, x first."""
+    def geometry(
+        self,
+        grid: tuple[int, ...],
+        wait: bool = True,
+        launch_metadata: object = None,
+        hooks: tuple[Any, Any] = (None, None),
+        **options: Any,
+    ) -> dict[str, tuple[int, int, int]]:
+        """Launch a probe in the driver's own language, and give what it saw: `global`, `local`, `groups`, x first.
+
+        Parameters
+        ----------
+        wait
+            Until the grid is complete, else until its first work-item has written what it saw.
+        launch_metadata
+            What the launcher is handed for observers.
+        hooks
+            Enter and exit, handed to the launcher with it.
+        """
         raise Unsupported(self.lacks.get("geometry", "it takes no kernel in the driver's own language"))
 
     @contextmanager
@@ -148,12 +219,15 @@ class Subject(ABC):
     def kernel(self, program: str, *, fresh: bool = False, **options: Any) -> Any:
         """Give a kernel of a probe program; the same one each time, or one that was never launched."""
         key = (program, repr(sorted(options.items())))
+        source = self.source(program)
         if fresh or key not in self._kernels:
-            made = self.jit(self.source(program), **options)
-            if fresh:
-                return made
-            self._kernels[key] = made
-        return self._kernels[key]
+            made = self.jit(source, **options)
+            if not fresh:
+                self._kernels[key] = made
+        else:
+            made = self._kernels[key]
+        self.asked.script.expect(made, source, {**getattr(source, "options", {}), **options})
+        return made
 
     def launch(
         self,
@@ -166,15 +240,21 @@ class Subject(ABC):
     ) -> Any:
         """Launch a probe program; arrays among the arguments become tensors. Gives what the launch gives back."""
         launched = self.kernel(program, **(jit or {})) if kernel is None else kernel
-        self.show(program, grid, args, kwargs)
+        self.show(program, launched, grid, args, kwargs)
         try:
             result = launched[grid](*map(self._argument, args), **{k: self._argument(v) for k, v in kwargs.items()})
         except BaseException:
+            self.asked.script.failed()
             with suppress(Exception):  # what ran before it failed must be seen
                 self.synchronize()
             raise
+        self.asked.script.result(result)
         self.synchronize()
         return result
+
+    def show(self, program: str, kernel: Any, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Note a launch in the case's program."""
+        self.asked.script.launch(kernel, self.source(program), grid, args, kwargs)
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, np.ndarray):
@@ -182,39 +262,6 @@ class Subject(ABC):
         if type(value) is tuple:
             return tuple(map(self._argument, value))
         return value
-
-    def show(self, program: str, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Note a launch as a program: the probe, its memory, the line that launches it, what it wrote."""
-        source = self.source(program)
-        names = [*inspect.signature(source).parameters, *(f"more_{i}" for i in range(len(args)))]
-        given = [*zip(names, args, strict=False), *kwargs.items()]
-        memory = {name: value for name, value in given if isinstance(value, np.ndarray) and value.size}
-        made = "".join(
-            f"{name} = {self.tensor_text.format(f'np.full({array.size}, {array.flat[0]}, {array.dtype.str!r})')}\n"
-            for name, array in memory.items()
-        )
-        shown = [name if name in memory else repr(value) for name, value in given]
-        shown[len(args) :] = [f"{name}={text}" for name, text in zip(kwargs, shown[len(args) :], strict=True)]
-        before, what = _callable_text(grid) if isinstance(grid, FunctionType) else ("", repr(grid))
-        self.asked.line = f"{program}[{what}]({', '.join(shown)})"
-        probe = inspect.getsource(source).rstrip()
-        seen = "".join(f"print({name})\n" for name in memory)
-        self.asked.program = f"{self.prelude}{probe}\n\n\n{before}{made}{self.asked.line}\n{seen}"
-
-
-def _callable_text(grid: FunctionType) -> tuple[str, str]:
-    """Show a callable grid: the lines that define it with what it captured, and the expression that names it."""
-    captured = inspect.getclosurevars(grid).nonlocals
-    before = "".join(f"{name} = {value!r}\n" for name, value in captured.items())
-    text = textwrap.dedent(inspect.getsource(grid))
-    if grid.__name__ != "<lambda>":
-        return f"from typing import Any\n\n{before}{text}\n\n", grid.__name__
-    text = re.split(r"(?=\blambda\b)", text, maxsplit=1)[-1]
-    for end in range(len(text), 0, -1):  # the source is of whole lines: cut what follows the lambda
-        with suppress(SyntaxError):
-            if isinstance(ast.parse(text[:end].strip(), mode="eval").body, ast.Lambda):
-                return before, text[:end].strip()
-    return before, text.strip()
 
 
 def available() -> dict[str, str]:

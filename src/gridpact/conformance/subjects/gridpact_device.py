@@ -17,6 +17,7 @@ from gridpact import launch as path
 from gridpact import toolchain
 from gridpact.conformance.check import poisoned
 from gridpact.conformance.model import Violated
+from gridpact.conformance.script import Language
 from gridpact.conformance.subjects import Subject
 from gridpact.grid import canonical_grid
 
@@ -54,13 +55,21 @@ class GridpactDevice(Subject):
 
     @contextmanager
     def observed(self, enter: Callable[[Any], None] | None, exit: Callable[[Any], None] | None) -> Iterator[None]:
-        with gridpact.hooks.observe(enter, exit):
+        with self.asked.script.watched(enter, exit), gridpact.hooks.observe(enter, exit):
             yield
 
-    def geometry(self, grid: tuple[int, ...], wait: bool = True, **options: Any) -> dict[str, tuple[int, int, int]]:
+    def geometry(
+        self,
+        grid: tuple[int, ...],
+        wait: bool = True,
+        launch_metadata: object = None,
+        hooks: tuple[Any, Any] = (None, None),
+        **options: Any,
+    ) -> dict[str, tuple[int, int, int]]:
         if "geometry" not in self.abilities:
             return super().geometry(grid, wait, **options)
-        kernel = self.kernel("coordinates").kernel
+        told: dict[str, Any] = {} if launch_metadata is None else {"launch_metadata": lambda *_: launch_metadata}
+        kernel = self.kernel("coordinates", **told).kernel
         seen = poisoned(16, "i8")
         call = path.bind(kernel, (seen, 1, 1), {**options, "device": self.opened.name})
         compiled = path.compiled_for(call)
@@ -68,7 +77,8 @@ class GridpactDevice(Subject):
         programs = canonical_grid(grid, call.meta, self.opened.limits)
         probe.check_launch(programs)
         stream = None if wait else self.opened.accept_stream(gridpact.Stream(self.opened.name))
-        path.run(probe, call, programs, stream)
+        with gridpact.hooks.observe(*hooks):
+            path.run(probe, call, programs, stream)
         in_flight = any(getattr(self.opened, "_flights", {}).values())
         return geometry_from(seen, limit_s=30 if in_flight else 0.1)
 
@@ -119,6 +129,10 @@ def geometry_from(seen: np.ndarray[Any, Any], limit_s: float = 30) -> dict[str, 
     return {"global": numbers[:3], "local": numbers[3:6], "groups": numbers[6:]}  # type: ignore[dict-item]
 
 
+_HOOKS: Final = (
+    "{side}s = gridpact.hooks.observe({side}={side})\n{side}s.__enter__()",
+    "{side}s.__exit__(None, None, None)",
+)
 _IMPORTS: Final = "import numpy as np\nimport gridpact\n"
 
 
@@ -128,9 +142,11 @@ def reference() -> Subject:
     subject.abilities = frozenset({"hooks", "options", "binaries", "compiled"})
     loop = "a program is one call of a Python function"
     subject.lacks = {"num_warps": loop, "lanes": loop, "shared": loop, "geometry": loop, "limits": "it has none"}
-    subject.prelude = (
+    subject.language = Language(
         f"{_IMPORTS}from gridpact.backends.reference import num_programs, program_id\n\n"
-        'device = gridpact.device("reference")\ndevice.__enter__()\n\n@gridpact.jit\n'
+        'device = gridpact.device("reference")\ndevice.__enter__()\n',
+        jit="gridpact.jit",
+        hooks=_HOOKS,
     )
     subject.programs_in_case = 20_000
     subject.limits = None
@@ -140,7 +156,7 @@ def reference() -> Subject:
 def sycl_cpu() -> Subject:
     """Open `gridpact:sycl:cpu`."""
     subject = GridpactDevice("sycl:cpu", "gridpact.contract.triton_programs")
-    subject.prelude = f"{_IMPORTS}import triton.language as tl\n\n@gridpact.jit\n"
+    subject.language = Language(f"{_IMPORTS}import triton.language as tl\n", jit="gridpact.jit", hooks=_HOOKS)
     subject.abilities = frozenset(
         {"num_warps", "lanes", "shared", "hooks", "options", "binaries", "compiled", "geometry", "limits"}
     )

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from gridpact.conformance.check import Asked, poisoned
+from gridpact.conformance.script import Language
 from gridpact.conformance.subjects import Subject
 
 
@@ -23,6 +24,15 @@ class UpstreamTriton(Subject):
     """What Triton's own frontend is asked through, whatever runs its kernels: `@triton.jit`, Triton's hooks."""
 
     triton: Any
+
+    @property
+    def hooks_text(self) -> tuple[str, str]:
+        """Lines that register a launch hook with this version of Triton, and remove it."""
+        has_knobs = hasattr(self.triton, "knobs")
+        slot = ("triton.knobs.runtime" if has_knobs else "triton.compiler.CompiledKernel") + ".launch_{side}_hook"
+        if has_knobs and hasattr(self.triton.knobs.runtime.launch_enter_hook, "add"):
+            return f"{slot}.add({{side}})", f"{slot}.remove({{side}})"
+        return f"{slot} = {{side}}", f"{slot} = None"
 
     def jit(self, function: FunctionType, **options: Any) -> Any:
         return self.triton.jit(function, **{**getattr(function, "options", {}), **options})
@@ -40,7 +50,8 @@ class UpstreamTriton(Subject):
             elif hook is not None:
                 before[name].add(hook)
         try:
-            yield
+            with self.asked.script.watched(enter, exit):
+                yield
         finally:
             for name, hook in hooks.items():
                 if name not in chained:
@@ -85,11 +96,11 @@ class TritonActive(UpstreamTriton):
             "geometry": "no probe in this driver's language is written yet",
             "limits": "nobody reads this driver's limits yet",
         }
-        self.prelude = "import numpy as np\nimport torch\nimport triton\nimport triton.language as tl\n\n@triton.jit\n"
         if self.is_ours:
-            self.prelude = (
+            self.language = Language(
                 "import numpy as np\nimport gridpact\nimport triton\nimport triton.language as tl\n\n"
-                'triton.runtime.driver.set_active(gridpact.triton.driver("sycl:cpu"))\n\n@triton.jit\n'
+                'triton.runtime.driver.set_active(gridpact.triton.driver("sycl:cpu"))\n',
+                hooks=self.hooks_text,
             )
             from gridpact.backends import device_status
 
@@ -102,7 +113,11 @@ class TritonActive(UpstreamTriton):
             self._devices = triton.runtime.driver.active.get_device_interface()  # torch.cuda, torch.xpu
             self.device = self._devices.get_device_name(index)
             kind = triton.runtime.driver.active.get_active_torch_device()
-            self.tensor_text = f"torch.from_numpy({{}}).to({str(kind)!r})"
+            self.language = Language(
+                "import numpy as np\nimport torch\nimport triton\nimport triton.language as tl\n",
+                tensor=f"torch.from_numpy({{}}).to({str(kind)!r})",
+                hooks=self.hooks_text,
+            )
             if target.backend == "cuda":
                 import torch
 
@@ -117,7 +132,10 @@ class TritonActive(UpstreamTriton):
             return array
         import torch
 
-        copy = torch.from_numpy(array).to(self.triton.runtime.driver.active.get_active_torch_device())
+        skipped = array.ctypes.data % 16 // array.itemsize  # the copy begins as far after a multiple of 16 bytes
+        place = self.triton.runtime.driver.active.get_active_torch_device()
+        padded = np.concatenate([np.zeros(skipped, array.dtype), array]) if skipped else array
+        copy = torch.from_numpy(padded).to(place)[skipped:]
         self.copies.append((array, copy))
         return copy
 
@@ -146,7 +164,14 @@ class TritonActive(UpstreamTriton):
     def identity(self, compiled: Any) -> str:
         return str(compiled.hash)
 
-    def geometry(self, grid: tuple[int, ...], wait: bool = True, **options: Any) -> dict[str, tuple[int, int, int]]:
+    def geometry(
+        self,
+        grid: tuple[int, ...],
+        wait: bool = True,
+        launch_metadata: object = None,
+        hooks: tuple[Any, Any] = (None, None),
+        **options: Any,
+    ) -> dict[str, tuple[int, int, int]]:
         if "geometry" not in self.abilities:
             return super().geometry(grid, wait, **options)
         import gridpact
@@ -160,5 +185,5 @@ class TritonActive(UpstreamTriton):
         )
         x, y, z = (*grid, 1, 1)[:3]
         stream = None if wait else gridpact.Stream("sycl:cpu")
-        compiled.run(x, y, z, stream, probe, compiled.packed_metadata, None, None, None, seen, 1, 1)
+        compiled.run(x, y, z, stream, probe, compiled.packed_metadata, launch_metadata, *hooks, seen, 1, 1)
         return geometry_from(seen)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gridpact.conformance.script import Language
 from gridpact.conformance.subjects.triton_active import UpstreamTriton
 
 
@@ -70,6 +71,12 @@ class Tensor:
         self.array = np.lib.stride_tricks.as_strided(base, size, [s * base.itemsize for s in stride])
         return self
 
+    def __getitem__(self, part: slice) -> Tensor:
+        return Tensor(self.array[part])
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.array})"
+
 
 class TritonInterpreter(UpstreamTriton):
     """`@triton.jit` functions as the interpreter runs them."""
@@ -87,10 +94,11 @@ class TritonInterpreter(UpstreamTriton):
         self.triton, self.programs = triton, triton_programs
         self.device = f"Triton {triton.__version__}'s interpreter"
         self.abilities = frozenset({"num_warps", "hooks", "options"})
-        self.prelude = (
+        self.language = Language(
             'import os\n\nos.environ["TRITON_INTERPRET"] = "1"\n\nimport numpy as np\nimport triton\n'
-            "import triton.language as tl\n\n# Arrays go in as torch tensors, or as\n"
-            "# gridpact.conformance.subjects.triton_interpreter.Tensor(array).\n@triton.jit\n"
+            "import triton.language as tl\nfrom gridpact.conformance.subjects.triton_interpreter import Tensor\n",
+            tensor="Tensor({})",
+            hooks=self.hooks_text,
         )
         host = "it interprets on the host"
         self.lacks = {

@@ -1,0 +1,256 @@
+"""The launches of a case, written down as a program: what a finding shows, anybody can run by hand."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, Final
+
+import numpy as np
+
+__all__ = ["Language", "Script"]
+
+_MOST_LAUNCHES: Final = 24
+_ALIGNMENT: Final = 16
+
+
+@dataclass(frozen=True)
+class Language:
+    """How a subject's programs are written.
+
+    Attributes
+    ----------
+    head
+        Lines before everything: imports, and what makes the launcher ready.
+    jit
+        What makes a kernel of a function: `triton.jit`.
+    tensor
+        A tensor of a NumPy array, `{}`.
+    finish
+        Lines after a launch: they wait for it, or print what it came to.
+    hooks
+        Lines that register `enter` and `exit` as launch hooks, and those that remove them.
+    """
+
+    head: str = ""
+    jit: str = "triton.jit"
+    tensor: str = "{}"
+    finish: str = ""
+    hooks: tuple[str, str] = ("", "")
+
+
+class Script:
+    """A program in the making.
+
+    Attributes
+    ----------
+    line
+        The last launch, in a line.
+    """
+
+    def __init__(self, language: Language, kept: Path | None = None) -> None:
+        self._language = language
+        self._kept = kept  # a file that outlives the process, should a launch kill it
+        self._parts: list[str] = []
+        self._kernels: dict[int, tuple[str, Any]] = {}  # id -> name, and the kernel itself, to keep its id
+        self._results: dict[int, tuple[int, Any]] = {}  # id of what a launch gave back -> its part
+        self._expected: dict[int, tuple[Any, FunctionType, Mapping[str, Any]]] = {}
+        self._memory: dict[str, np.ndarray[Any, Any]] = {}
+        self._launches = 0
+        self._together: list[str] | None = None  # launches that are made at once
+        self._at = 0  # the part that is the last launch
+        self.line = ""
+
+    @property
+    def text(self) -> str:
+        """The program."""
+        return "\n".join([self._language.head.rstrip(), "", *self._parts]).rstrip() + "\n" if self._parts else ""
+
+    def write(self, text: str) -> None:
+        """Write lines of one's own."""
+        self._parts.append(text.rstrip())
+
+    def constant(self, name: str, value: Any) -> None:
+        """Write an assignment of a value that kernels capture."""
+        self._parts.append(f"{name} = {_constant_text(value)}")
+
+    # ------------------------------------------------------------------------------------------------------- kernels
+
+    def expect(self, kernel: Any, source: FunctionType, options: Mapping[str, Any]) -> None:
+        """Keep what a kernel is made of: it is written when it is launched."""
+        self._expected[id(kernel)] = (kernel, source, options)
+
+    def _name(self, kernel: Any, source: FunctionType) -> str:
+        """Name a kernel, or what an earlier launch gave back; written before if it was not yet."""
+        at, result = self._results.get(id(kernel), (0, None))
+        if result is kernel:
+            if not self._parts[at].startswith("compiled = "):
+                self._parts[at] = f"compiled = {self._parts[at]}"
+            return "compiled"
+        name, known = self._kernels.get(id(kernel), ("", None))
+        return name if known is kernel else self._define(kernel, source)
+
+    def _define(self, kernel: Any, source: FunctionType) -> str:
+        expected, function, options = self._expected.get(id(kernel), (None, source, {}))
+        function = function if expected is kernel else source
+        name = function.__name__
+        for other, (before, held) in list(self._kernels.items()):
+            if before == name:  # another kernel of the same function: it keeps a name of its own
+                kept = f"{name}_{len(self._kernels)}"
+                self._parts.append(f"{kept} = {name}")
+                self._kernels[other] = (kept, held)
+        for captured, value in inspect.getclosurevars(function).globals.items():
+            if not isinstance(value, (ModuleType, type)) and not callable(value):
+                self.constant(captured, value)
+        if any(callable(value) for value in options.values()):
+            self._parts.append(_DESCRIBED)
+        shown = ", ".join(f"{key}={'described' if callable(v) else repr(v)}" for key, v in options.items())
+        decorator = f"@{self._language.jit}({shown})" if shown else f"@{self._language.jit}"
+        self._parts.append(f"\n{decorator}\n{inspect.getsource(function).rstrip()}\n")
+        self._kernels[id(kernel)] = (name, kernel)
+        return name
+
+    def make(self, kernel: Any, function: FunctionType, name: str, text: str) -> None:
+        """Write an expression that makes a kernel of a function."""
+        self._parts.append(f"{name} = {text}")
+        self.expect(kernel, function, {})
+        self._kernels[id(kernel)] = (name, kernel)
+
+    def result(self, given_back: Any) -> None:
+        """Keep what the last launch gave back: it may be launched in its turn."""
+        if given_back is not None and self._launches <= _MOST_LAUNCHES:
+            self._results[id(given_back)] = (self._at, given_back)
+
+    # ------------------------------------------------------------------------------------------------------ launches
+
+    def launch(
+        self,
+        kernel: Any,
+        source: FunctionType,
+        grid: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        """Write a launch: its memory, the line, what shows its outcome.
+
+        Parameters
+        ----------
+        kernel
+            What is launched.
+        source
+            The function that it was made of, if that was not said before.
+        """
+        expected, function, _ = self._expected.get(id(kernel), (None, source, {}))
+        parameters = inspect.signature(function if expected is kernel else source).parameters
+        given = [*zip([*parameters, *(f"more_{i}" for i in range(len(args)))], args, strict=False), *kwargs.items()]
+        if self._together is not None:
+            given = [(f"{key}_{len(self._together)}", value) for key, value in given]
+        memory = {key: value for key, value in given if isinstance(value, np.ndarray) and value.size}
+        shown = [key if key in memory else repr(value) for key, value in given]
+        shown[len(args) :] = [f"{key}={text}" for key, text in zip(kwargs, shown[len(args) :], strict=True)]
+        before, what = _callable_text(grid) if isinstance(grid, FunctionType) else ("", repr(grid))
+        self._launches += 1
+        if self._launches > _MOST_LAUNCHES:
+            self.line = f"{source.__name__}[{what}]({', '.join(shown)})"
+            return
+        self.line = f"{self._name(kernel, source)}[{what}]({', '.join(shown)})"
+        for key, array in memory.items():
+            if self._memory.get(key) is not array:
+                self._memory[key] = array
+                self._parts.append(f"{key} = {_array_text(array, self._language.tensor)}")
+        if before:
+            self._parts.append(before.rstrip())
+        if self._together is not None:
+            self._together.append(self.line)
+            return
+        self._parts.append(self.line)
+        self._at = len(self._parts) - 1
+        self._parts.append("".join([self._language.finish, *(f"print({key})\n" for key in memory)]).rstrip())
+        if self._kept is not None:
+            self._kept.write_text(self.text)
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Write the launches of the block as launches on threads of their own."""
+        self._together = []
+        yield
+        launches = "".join(f"    lambda: {line},\n" for line in self._together)
+        self._parts.append(
+            "from concurrent.futures import ThreadPoolExecutor\nfrom contextvars import copy_context\n\n"
+            f"launches = [\n{launches}]\nwith ThreadPoolExecutor(len(launches)) as pool:\n"
+            "    print(*[made.result() for made in [pool.submit(copy_context().run, launch) for launch in launches]])"
+        )
+        self._parts.append("".join(f"print({name})\n" for name in self._memory).rstrip())
+        self._together = None
+
+    def failed(self) -> None:
+        """Let the program go on after the last launch, which was refused."""
+        if 0 < self._launches <= _MOST_LAUNCHES:
+            said = 'except Exception as error:\n    print(type(error).__name__, error, sep=": ")'
+            self._parts[self._at] = f"try:\n    {self._parts[self._at]}\n{said}"
+
+    # --------------------------------------------------------------------------------------------------------- hooks
+
+    @contextmanager
+    def watched(self, enter: object, exit: object) -> Iterator[None]:
+        """Write hooks around what is written in the block; they print what they are told."""
+        register, remove = self._language.hooks
+        sides = [side for side, hook in (("enter", enter), ("exit", exit)) if hook is not None]
+        for side in sides:
+            self._parts.append(
+                f"\ndef {side}(metadata):\n    print('{side} hook is told', metadata and metadata.get())\n\n"
+                f"{register.format(side=side)}"
+            )
+        try:
+            yield
+        finally:
+            self._parts += [remove.format(side=side) for side in sides]
+
+
+_DESCRIBED: Final = """
+def described(grid, metadata, arguments):
+    return {"told": (grid, metadata.name, sorted(arguments))}
+"""
+
+
+def _constant_text(value: Any) -> str:
+    return f"tl.constexpr({value.value!r})" if hasattr(value, "value") else repr(value)
+
+
+def _array_text(array: np.ndarray[Any, Any], tensor: str) -> str:
+    """Show memory: its content, as short as it goes, and where it begins after a multiple of 16 bytes."""
+    flat, dtype = array.ravel(), repr(array.dtype.str)
+    if array.dtype.kind == "f" and not np.isfinite(flat).all():  # nan and inf are no words of Python
+        tensor = tensor.format(f"{{}}.view({dtype})")
+        flat, dtype = flat.view(f"i{array.itemsize}"), repr(f"i{array.itemsize}")
+    skipped = array.ctypes.data % _ALIGNMENT // array.itemsize
+    count = array.size + skipped
+    if (flat == flat[0]).all():
+        text = f"np.full({count}, {flat[:1].tolist()[0]!r}, {dtype})"
+    elif np.array_equal(np.resize(flat[:7], array.size), flat):
+        text = f"np.resize(np.array({np.roll(flat[:7], skipped).tolist()}, {dtype}), {count})"
+    else:
+        text = f"np.array({[0] * skipped + flat.tolist()}, {dtype})"
+    return tensor.format(text) + (f"[{skipped}:]" if skipped else "")
+
+
+def _callable_text(grid: Callable[..., Any]) -> tuple[str, str]:
+    """Show a callable grid: the lines that define it with what it captured, and the expression that names it."""
+    captured = inspect.getclosurevars(grid).nonlocals
+    before = "".join(f"{name} = {value!r}\n" for name, value in captured.items())
+    text = textwrap.dedent(inspect.getsource(grid))
+    if grid.__name__ != "<lambda>":
+        return f"from typing import Any\n\n{before}{text}\n\n", grid.__name__
+    text = re.split(r"(?=\blambda\b)", text, maxsplit=1)[-1]
+    for end in range(len(text), 0, -1):  # the source is of whole lines: cut what follows the lambda
+        with suppress(SyntaxError):
+            if isinstance(ast.parse(text[:end].strip(), mode="eval").body, ast.Lambda):
+                return before, text[:end].strip()
+    return before, text.strip()

@@ -1,0 +1,217 @@
+"""Upstream Triton's frontend and its own C launcher for CUDA, on a driver that only keeps what it was asked.
+
+It needs no GPU. Kernels are compiled for compute capability 9.0; what a driver call can answer is asked of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import os
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from gridpact import native
+from gridpact.conformance.check import launch, poisoned
+from gridpact.conformance.model import Violated
+from gridpact.conformance.script import Language
+from gridpact.conformance.subjects import DriverCall
+from gridpact.conformance.subjects.triton_active import UpstreamTriton
+from gridpact.conformance.subjects.triton_interpreter import Tensor
+
+__all__ = ["Tensor", "TritonCudaFake", "activate", "driver_calls"]
+
+_PARAMETERS: Final = 256
+_PARAMETER_BYTES: Final = 128
+
+
+_folder: Final = tempfile.TemporaryDirectory(prefix="gridpact-fake-cuda-", ignore_cleanup_errors=True)
+
+
+class _Call(ctypes.Structure):
+    """`gridpact_call` of fake_cuda.cpp."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("cluster", ctypes.c_uint32 * 3),
+        ("shared_bytes", ctypes.c_uint32),
+        ("cooperative", ctypes.c_uint32),
+        ("programmatic", ctypes.c_uint32),
+        ("stream", ctypes.c_uint64),
+        ("function", ctypes.c_uint64),
+        ("digest", ctypes.c_uint64),
+        ("count", ctypes.c_int32),
+        ("sizes", ctypes.c_int32 * _PARAMETERS),
+        ("parameters", (ctypes.c_uint8 * _PARAMETER_BYTES) * _PARAMETERS),
+    )
+
+
+@cache
+def activate() -> ctypes.CDLL:
+    """Load the driver that runs nothing in the real one's place, and make Triton's CUDA driver the active one.
+
+    Raises
+    ------
+    RuntimeError
+        The installed Triton is older than 3.6, whose launcher has another form.
+    """
+    version = importlib.metadata.version("triton")
+    if tuple(map(int, version.split(".")[:2])) < (3, 6):
+        raise RuntimeError(
+            f"triton: expected upstream 3.6 or newer, got {version}. Ask it in an environment of its own."
+        )
+    folder = Path(tempfile.mkdtemp(prefix="gridpact-fake-cuda-"))
+    os.environ.setdefault("TRITON_CACHE_DIR", str(folder / "cache"))
+    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # what 3.9 does unless told, with a warning
+    os.environ["TRITON_LIBCUDA_PATH"] = str(folder)
+    import triton
+    from triton.backends.nvidia import driver as nvidia
+
+    include = Path(nvidia.__file__).parent / "include"
+    built = native.library("fake_cuda.cpp", include, [], [version], ["-Wl,-soname,libcuda.so.1"])
+    (folder / "libcuda.so.1").symlink_to(built)
+    library = ctypes.CDLL(str(built), ctypes.RTLD_GLOBAL)  # who opens libcuda.so.1 from now on gets this one
+    triton.runtime.driver.set_active(_driver_class(nvidia)())
+    return library
+
+
+def _driver_class(nvidia: Any) -> Any:
+    """Give Triton's CUDA driver, without what it asks torch for before 3.9: the device and its current stream."""
+    if hasattr(nvidia.CudaDriver, "_get_current_device"):
+        return nvidia.CudaDriver
+
+    class Driver(nvidia.CudaDriver):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.utils = nvidia.CudaUtils()
+            self.launcher_cls = nvidia.CudaLauncher
+            self.get_current_device = lambda: 0
+            self.set_current_device = lambda index: None
+            self.get_current_stream = lambda index: 0
+            self.get_device_capability = lambda index: (9, 0)
+
+    return Driver
+
+
+def driver_calls() -> list[DriverCall]:
+    """Give the driver calls that were made, and not given before."""
+    library, taken, found = activate(), _Call(), []
+    while library.gridpact_take(ctypes.byref(taken)):
+        grid, block, cluster = (tuple(each) for each in (taken.grid, taken.block, taken.cluster))
+        found.append(
+            DriverCall(
+                grid,
+                block,
+                cluster,
+                taken.shared_bytes,
+                taken.stream,
+                f"{taken.digest:016x}",
+                tuple(bytes(taken.parameters[i][: taken.sizes[i]]) for i in range(taken.count)),
+                frozenset(name for name in ("cooperative", "programmatic") if getattr(taken, name)),
+            )
+        )
+    return found
+
+
+class TritonCudaFake(UpstreamTriton):
+    """`@triton.jit` kernels through Triton's frontend and C launcher, up to the driver call."""
+
+    name = "triton:cuda:fake"
+    runs = False
+    lanes = 32
+    limits = (2**31 - 1, 65535, 65535)
+    device = "no device: driver calls are judged as one of compute capability 9.0 would, and kept; nothing runs"
+    driver = "our own libcuda.so.1"
+    abilities = frozenset({"num_warps", "shared", "hooks", "options", "binaries", "compiled", "geometry", "limits"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        activate()
+        import triton
+
+        from gridpact.contract import triton_programs
+
+        self.triton, self.programs = triton, triton_programs
+        self.lacks = {"lanes": "a warp has 32 threads"}
+        self.language = Language(
+            "import numpy as np\nimport triton\nimport triton.language as tl\n"
+            "from gridpact.conformance.subjects.triton_cuda_fake import Tensor, activate, driver_calls\n\n"
+            "activate()  # a driver that runs nothing, and keeps what it was asked for\n",
+            tensor="Tensor({})",
+            finish="print(*driver_calls() or ['no driver call'], sep='\\n')\n",
+            hooks=self.hooks_text,
+        )
+        self._calls: list[DriverCall] = []  # not given yet
+        self._last: DriverCall | None = None
+
+    def tensor(self, array: np.ndarray[Any, Any]) -> Any:
+        self.asked.memory.append(array)
+        return Tensor(array)
+
+    def begin(self, asked: Any) -> None:
+        super().begin(asked)
+        self.driver_calls()
+
+    def driver_calls(self) -> list[DriverCall]:
+        self._look()
+        calls, self._calls = self._calls, []
+        return calls
+
+    def _look(self) -> None:
+        self._calls += driver_calls()
+        self._last = self._calls[-1] if self._calls else self._last
+
+    def identity(self, compiled: Any) -> str:
+        return str(compiled.hash)
+
+    def passed(self, result: Any) -> dict[str, Any]:
+        self._look()
+        types = [(name, kind) for name, kind in result.src.signature.items() if kind != "constexpr"]
+        parts = self._last.parameters if self._last else ()
+        found = {
+            name: _number(kind, part)
+            for (name, kind), part in zip(types, parts, strict=False)
+            if isinstance(kind, str) and not kind.startswith("*")
+        }
+        names = list(result.src.signature)
+        built_in = {names[path[0]]: value for path, value in result.src.constants.items() if len(path) == 1}
+        return {**built_in, **found}
+
+    def geometry(
+        self,
+        grid: tuple[int, ...],
+        wait: bool = True,
+        launch_metadata: object = None,
+        hooks: tuple[Any, Any] = (None, None),
+        **options: Any,
+    ) -> dict[str, tuple[int, int, int]]:
+        self.driver_calls()
+        seen = poisoned(16, "i8")
+        if launch_metadata is None and hooks == (None, None):
+            launch(self, "coordinates", grid, seen, 1, 1, **options)
+        else:
+            compiled = self.kernel("coordinates").warmup(self.tensor(seen), 1, 1, grid=(1,), **options)
+            x, y, z = (*grid, 1, 1)[:3]
+            run, metadata = compiled.run, compiled.packed_metadata
+            run(x, y, z, 0, compiled.function, metadata, launch_metadata, *hooks, self.tensor(seen), 1, 1)
+        calls = self.driver_calls()
+        if len(calls) != 1:
+            raise Violated(self.asked.script.line, "one driver call", f"{len(calls)} driver calls and no error")
+        x, y, z = calls[0].grid
+        by_x, by_y, by_z = calls[0].block
+        return {"groups": (x, y, z), "local": (by_x, by_y, by_z), "global": (x * by_x, y * by_y, z * by_z)}
+
+
+_NUMPY: Final = {"i1": "u1", "u1": "u1", "fp16": "f2", "fp32": "f4", "f32": "f4", "fp64": "f8"}
+
+
+def _number(kind: str, part: bytes) -> Any:
+    """Read a parameter of one of Triton's types."""
+    if kind == "bf16":
+        return np.frombuffer(b"\0\0" + part, "<f4")[0]
+    name = _NUMPY.get(kind) or f"{kind[0]}{int(kind[1:]) // 8}"
+    return np.frombuffer(part, f"<{name}")[0]

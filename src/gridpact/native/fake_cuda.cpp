@@ -1,0 +1,296 @@
+// A CUDA driver that runs nothing: it judges each launch as a device of compute capability 9.0 would, and keeps what it
+// was asked for. Built against the cuda.h that Triton's wheel ships, with the soname of the real library, so that
+// whoever opens libcuda.so.1 in this process gets this one.
+//
+// Numbers are those of an H200, read there through cuDeviceGetAttribute. Errors are the real driver's.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <cuda.h>
+
+#define API extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+constexpr int kMaxParameters = 256;
+constexpr int kMaxParameterBytes = 128;  // of one parameter: a tensor map is the largest
+constexpr int kMaxThreads = 1024;
+constexpr int kMaxSharedBytes = 232448;
+constexpr int kMaxCluster = 8, kMaxClusterAllowed = 16;
+
+struct Kernel {
+  std::string name;
+  uint64_t digest = 0;            // FNV-1a of the module's bytes
+  std::vector<int> sizes;         // bytes of each parameter, as the module itself declares them
+  int max_cluster = kMaxCluster;  // 16 once the launcher allowed it
+};
+
+struct Module {
+  const char *image;
+  size_t bytes;
+  std::map<std::string, Kernel> kernels;
+};
+
+std::mutex guard;
+std::deque<Module> modules;  // never freed: handles stay good, as functions of a context that lives on
+thread_local CUcontext current = nullptr;
+
+// ------------------------------------------------------------------------------------------- the module's own words
+
+template <class T>
+T at(const char *image, size_t offset) {
+  T value;
+  std::memcpy(&value, image + offset, sizeof value);
+  return value;
+}
+
+struct Section {
+  uint32_t name, kind;
+  uint64_t offset, bytes;
+};
+
+// ELF-64: e_shoff at 0x28, e_shentsize, e_shnum and e_shstrndx from 0x3a.
+std::vector<Section> sections_of(const char *image) {
+  std::vector<Section> found;
+  const auto table = at<uint64_t>(image, 0x28);
+  const auto entry = at<uint16_t>(image, 0x3a), count = at<uint16_t>(image, 0x3c);
+  for (uint64_t i = 0; i < count; ++i) {
+    const size_t begin = table + i * entry;
+    found.push_back({at<uint32_t>(image, begin), at<uint32_t>(image, begin + 4), at<uint64_t>(image, begin + 0x18),
+                     at<uint64_t>(image, begin + 0x20)});
+  }
+  return found;
+}
+
+// Parameters stand in .nv.info.<kernel> as records of attribute 0x17 (EIATTR_KPARAM_INFO): index, ordinal (16 bits),
+// offset (16 bits), and a word with the size from bit 18 up.
+std::vector<int> sizes_in(const char *image, const Section &section) {
+  std::map<int, int> sizes;
+  for (uint64_t p = section.offset, end = p + section.bytes; p + 4 <= end;) {
+    const auto format = at<uint8_t>(image, p), attribute = at<uint8_t>(image, p + 1);
+    const auto bytes = at<uint16_t>(image, p + 2);
+    p += 4;
+    if (format != 4) continue;  // the value stands in the record's head
+    if (attribute == 0x17) sizes[at<uint16_t>(image, p + 4)] = at<uint32_t>(image, p + 8) >> 18;
+    p += bytes;
+  }
+  std::vector<int> in_order;
+  for (const auto &[ordinal, size] : sizes) in_order.push_back(size);
+  return in_order;
+}
+
+void read_module(Module &module) {
+  const auto sections = sections_of(module.image);
+  const uint64_t names = sections.at(at<uint16_t>(module.image, 0x3e)).offset;
+  const std::string prefix = ".nv.info.";
+  module.bytes = at<uint64_t>(module.image, 0x28) + sections.size() * at<uint16_t>(module.image, 0x3a);
+  for (const auto &section : sections)
+    if (section.kind != 8)  // SHT_NOBITS takes no room
+      module.bytes = std::max<size_t>(module.bytes, section.offset + section.bytes);
+  uint64_t digest = 14695981039346656037ULL;
+  for (size_t i = 0; i < module.bytes; ++i) digest = (digest ^ uint8_t(module.image[i])) * 1099511628211ULL;
+  for (const auto &section : sections) {
+    const std::string name = module.image + names + section.name;
+    if (name.compare(0, prefix.size(), prefix) != 0) continue;
+    Kernel &kernel = module.kernels[name.substr(prefix.size())];
+    kernel = {name.substr(prefix.size()), digest, sizes_in(module.image, section)};
+  }
+}
+
+}  // namespace
+
+// --------------------------------------------------------------------------------------------- what it was asked for
+
+struct gridpact_call {
+  uint32_t grid[3], block[3], cluster[3], shared_bytes, cooperative, programmatic;
+  uint64_t stream, function, digest;
+  int32_t count, sizes[kMaxParameters];
+  uint8_t parameters[kMaxParameters][kMaxParameterBytes];
+};
+
+namespace {
+std::deque<gridpact_call> calls;
+}
+
+// Take the oldest call that was not taken yet; 0 if there is none.
+API int gridpact_take(gridpact_call *out) {
+  std::lock_guard<std::mutex> lock(guard);
+  if (calls.empty()) return 0;
+  *out = calls.front();
+  calls.pop_front();
+  return 1;
+}
+
+API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters, void **) {
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  auto &kernel = *reinterpret_cast<Kernel *>(function);
+  gridpact_call call{{config->gridDimX, config->gridDimY, config->gridDimZ},
+                     {config->blockDimX, config->blockDimY, config->blockDimZ},
+                     {1, 1, 1}};
+  call.shared_bytes = config->sharedMemBytes;
+  call.stream = reinterpret_cast<uint64_t>(config->hStream);
+  call.function = reinterpret_cast<uint64_t>(function);
+  call.digest = kernel.digest;
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    const CUlaunchAttribute &attribute = config->attrs[i];
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
+      call.cluster[0] = attribute.value.clusterDim.x;
+      call.cluster[1] = attribute.value.clusterDim.y;
+      call.cluster[2] = attribute.value.clusterDim.z;
+    } else if (attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) {
+      call.cooperative = attribute.value.cooperative;
+    } else if (attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) {
+      call.programmatic = attribute.value.programmaticStreamSerializationAllowed;
+    }
+  }
+  // CUDA C++ programming guide, technical specifications per compute capability: x to 2^31-1, y and z to 65535.
+  const uint32_t limits[3] = {2147483647u, 65535u, 65535u};
+  uint64_t threads = 1, cluster = 1;
+  for (int i = 0; i < 3; ++i) {
+    if (call.grid[i] == 0 || call.grid[i] > limits[i] || call.block[i] == 0 || call.cluster[i] == 0 ||
+        call.grid[i] % call.cluster[i] != 0)
+      return CUDA_ERROR_INVALID_VALUE;
+    threads *= call.block[i];
+    cluster *= call.cluster[i];
+  }
+  if (threads > kMaxThreads || call.shared_bytes > kMaxSharedBytes) return CUDA_ERROR_INVALID_VALUE;
+  if (cluster > uint64_t(kernel.max_cluster)) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+  call.count = std::min<int>(kernel.sizes.size(), kMaxParameters);
+  for (int i = 0; i < call.count; ++i) {
+    call.sizes[i] = std::min(kernel.sizes[i], kMaxParameterBytes);
+    std::memcpy(call.parameters[i], parameters[i], call.sizes[i]);
+  }
+  std::lock_guard<std::mutex> lock(guard);
+  calls.push_back(call);
+  return CUDA_SUCCESS;
+}
+
+// ------------------------------------------------------------------------------------------------- modules, functions
+
+API CUresult cuModuleLoadData(CUmodule *out, const void *image) {
+  if (std::memcmp(image, "\177ELF", 4) != 0) return CUDA_ERROR_INVALID_IMAGE;
+  std::lock_guard<std::mutex> lock(guard);
+  modules.push_back({static_cast<const char *>(image), 0, {}});
+  read_module(modules.back());
+  *out = reinterpret_cast<CUmodule>(&modules.back());
+  return CUDA_SUCCESS;
+}
+
+API CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }
+
+API CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char *name) {
+  std::lock_guard<std::mutex> lock(guard);
+  auto &kernels = reinterpret_cast<Module *>(module)->kernels;
+  const auto found = kernels.find(name);
+  if (found == kernels.end()) return CUDA_ERROR_NOT_FOUND;
+  *out = reinterpret_cast<CUfunction>(&found->second);
+  return CUDA_SUCCESS;
+}
+
+API CUresult cuFuncGetAttribute(int *out, CUfunction_attribute attribute, CUfunction) {
+  *out = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? kMaxThreads : 0;
+  return CUDA_SUCCESS;
+}
+
+API CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
+  if (attribute == CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED)
+    reinterpret_cast<Kernel *>(function)->max_cluster = value ? kMaxClusterAllowed : kMaxCluster;
+  return CUDA_SUCCESS;
+}
+
+API CUresult cuFuncSetCacheConfig(CUfunction, CUfunc_cache) { return CUDA_SUCCESS; }
+
+// ------------------------------------------------------------------------------------------------ device and context
+
+API CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
+
+API CUresult cuDriverGetVersion(int *out) {
+  *out = 13000;
+  return CUDA_SUCCESS;
+}
+
+API CUresult cuDeviceGetCount(int *out) {
+  *out = 1;
+  return CUDA_SUCCESS;
+}
+
+API CUresult cuDeviceGet(CUdevice *out, int ordinal) {
+  if (ordinal != 0) return CUDA_ERROR_INVALID_DEVICE;
+  *out = 0;
+  return CUDA_SUCCESS;
+}
+
+API CUresult cuDeviceGetAttribute(int *out, CUdevice_attribute attribute, CUdevice) {
+  switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *out = 9; break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *out = 0; break;
+    case CU_DEVICE_ATTRIBUTE_WARP_SIZE: *out = 32; break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *out = 132; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *out = kMaxSharedBytes; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: *out = 233472; break;
+    default: *out = 65536;
+  }
+  return CUDA_SUCCESS;
+}
+
+API CUresult cuCtxGetCurrent(CUcontext *out) {
+  *out = current;
+  return CUDA_SUCCESS;
+}
+
+API CUresult cuCtxSetCurrent(CUcontext context) {
+  current = context;
+  return CUDA_SUCCESS;
+}
+
+API CUresult cuCtxGetDevice(CUdevice *out) {
+  *out = 0;
+  return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice) {
+  static int context;
+  *out = reinterpret_cast<CUcontext>(&context);
+  return CUDA_SUCCESS;
+}
+
+API CUresult cuCtxGetLimit(size_t *out, CUlimit) {
+  *out = 1 << 20;
+  return CUDA_SUCCESS;
+}
+
+API CUresult cuCtxSetLimit(CUlimit, size_t) { return CUDA_SUCCESS; }
+
+API CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus *out) {
+  *out = CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
+
+// All memory is the device's here.
+API CUresult cuPointerGetAttribute(void *out, CUpointer_attribute attribute, CUdeviceptr pointer) {
+  if (attribute != CU_POINTER_ATTRIBUTE_DEVICE_POINTER) return CUDA_ERROR_NOT_SUPPORTED;
+  std::memcpy(out, &pointer, sizeof pointer);
+  return CUDA_SUCCESS;
+}
+
+API CUresult cuGetErrorString(CUresult error, const char **out) {
+  switch (error) {
+    case CUDA_SUCCESS: *out = "no error"; break;
+    case CUDA_ERROR_INVALID_VALUE: *out = "invalid argument"; break;
+    case CUDA_ERROR_INVALID_DEVICE: *out = "invalid device ordinal"; break;
+    case CUDA_ERROR_INVALID_IMAGE: *out = "device kernel image is invalid"; break;
+    case CUDA_ERROR_INVALID_CONTEXT: *out = "invalid device context"; break;
+    case CUDA_ERROR_INVALID_HANDLE: *out = "invalid resource handle"; break;
+    case CUDA_ERROR_NOT_FOUND: *out = "named symbol not found"; break;
+    case CUDA_ERROR_INVALID_CLUSTER_SIZE: *out = "invalid cluster size"; break;
+    default: *out = "unknown error";
+  }
+  return CUDA_SUCCESS;
+}
