@@ -57,7 +57,7 @@ def test_what_is_right_passes(worker, case):
 def test_threads_that_wrap_to_a_few_are_found_and_shown_by_the_program(worker, run):
     answer = worker.ask("GRID-8:large_grid_reaches_the_driver_whole:grid=33554433;num_warps=4", 60)
     assert (answer["verdict"], answer["observed"]) == ("violated", "(1, 1, 1)")
-    assert "'groups': (1, 1, 1)" in run(answer["program"])
+    assert run(answer["program"]) == "[-76]\n"  # it counts from -77 on
 
 
 def test_stream_is_looked_up_at_each_launch(run):
@@ -72,10 +72,11 @@ def test_stream_is_looked_up_at_each_launch(run):
 
         @triton.jit
         def hold(flag, seen):
-            turns = 0
-            while (tl.atomic_add(flag, 0) == 0) & (turns < 2000000000):
-                turns += 1
             tl.store(seen, 1)
+            turns = 0
+            while (tl.atomic_add(flag, 0) == 0) & (turns < 200000000):
+                turns += 1
+            tl.store(seen, 2)
 
         open_flag, flag = np.ones(1, "i4"), np.zeros(1, "i4")
         first, second, third = (np.zeros(1, "i4") for _ in range(3))
@@ -83,6 +84,8 @@ def test_stream_is_looked_up_at_each_launch(run):
         held = torch.xpu.current_stream()
         held.queue.wait()
         hold[(1,)](Tensor(flag), Tensor(second))
+        while second[0] == 0:  # until a thread of the runtime has it, which this one could be else
+            pass
         other = Stream()
         torch.xpu.current_stream = lambda device=None: other
         hold[(1,)](Tensor(open_flag), Tensor(third))
@@ -92,7 +95,7 @@ def test_stream_is_looked_up_at_each_launch(run):
         held.queue.wait()
         print(second)
     """)
-    assert said == "[1] [0] [1]\n[1]\n"
+    assert said == "[2] [1] [2]\n[2]\n"
 
 
 def test_launcher_of_another_form_is_refused():

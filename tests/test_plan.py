@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import gridpact
+from gridpact import asked as asking
 from gridpact import backends, cli, plan, toolchain
 from gridpact.metadata import KernelMetadata
 
@@ -71,7 +72,7 @@ def run(*arguments):
 
 
 def planned(target="cuda:90", where=f"{ADD}:add", signature="", grid=(7, 5, 3), **options):
-    return plan.plan_launch(plan.read_launch(where, signature), target, grid, options)
+    return plan.plan_launch(asking.read_launch(where, signature), target, grid, options)
 
 
 def policies(found):
@@ -130,7 +131,7 @@ def test_shared_bytes_are_those_of_the_metadata_and_all_dynamic(write, target):
 
 @pytest.mark.parametrize("target", HERE)
 def test_binaries_declare_no_shared_memory_of_their_own(write, target):
-    asked = plan.read_launch(f"{write()}:total", "x=*fp32,out=*fp32")
+    asked = asking.read_launch(f"{write()}:total", "x=*fp32,out=*fp32")
     platform = plan._PLATFORMS[target]()
     asm = toolchain.compile_kernel(
         asked.kernel.source(platform), asked.arguments, platform.target, {}, links=False
@@ -258,7 +259,7 @@ def test_file_tells_types_constants_specialization_options_and_grid(write):
 x = np.zeros(128, np.float32)[1:]
 total[lambda meta: (meta["N"], meta["num_warps"])](x, np.zeros(8, np.float16), N=64, num_warps=2)
 """)
-    asked = plan.read_launch(f"{path}:total")
+    asked = asking.read_launch(f"{path}:total")
     assert asked.spelled == {"x": "*fp32", "out": "*fp16:16", "N": "64"}
     assert asked.options == {"num_warps": 2}
     found = plan.plan_launch(asked, "cuda:90")
@@ -295,7 +296,7 @@ if __name__ == "__main__":
 
 def test_run_of_a_file_leaves_the_process_as_it_was(write):
     before = sys.argv, sys.path, sys.modules["__main__"], set(sys.modules), gridpact.launch.launch
-    plan.read_launch(f"{write('total[1](np.zeros(4096), np.zeros(1))')}:total")
+    asking.read_launch(f"{write('total[1](np.zeros(4096), np.zeros(1))')}:total")
     assert before == (sys.argv, sys.path, sys.modules["__main__"], set(sys.modules), gridpact.launch.launch)
 
 
@@ -308,7 +309,7 @@ if __name__ == "__main__":
     is_itself = total.fn.__annotations__["N"] is tl.constexpr  # not a string: no __future__ of ours reaches the file
     total[(len(sys.argv), 1 + is_itself)](np.zeros(64, np.float32), np.zeros(1, np.float32), N=beside.WIDTH)
 """)
-    asked = plan.read_launch(f"{path}:total")
+    asked = asking.read_launch(f"{path}:total")
     assert asked.spelled["N"] == "64"
     assert plan.plan_launch(asked, "cuda:90").programs == (1, 2, 1)
 
@@ -319,17 +320,17 @@ twice = triton.heuristics({"N": lambda args: 256})(total)
 if __name__ == "__main__":
     twice[(1,)](np.zeros(256, np.float32), np.zeros(1, np.float32))
 """)
-    assert plan.read_launch(f"{path}:twice").spelled["N"] == "256"
+    assert asking.read_launch(f"{path}:twice").spelled["N"] == "256"
 
 
 # -- what a signature tells
 
 
 def test_signature_of_the_example_plans_the_same():
-    asked = plan.read_launch(f"{ADD}:add")
+    asked = asking.read_launch(f"{ADD}:add")
     signature = ",".join(f"{name}={what}" for name, what in asked.spelled.items())
     assert signature == "x=*fp32:16,y=*fp32:16,out=*fp32:16,n=i32:16,BLOCK=1024"
-    assert plan.read_launch(f"{ADD}:add", signature).arguments.facts == asked.arguments.facts
+    assert asking.read_launch(f"{ADD}:add", signature).arguments.facts == asked.arguments.facts
 
 
 @pytest.mark.parametrize(
@@ -351,12 +352,12 @@ def test_signature_of_the_example_plans_the_same():
     ],
 )
 def test_signature_classifies_as_a_launch_does(given, spelled):
-    asked = plan.read_launch(f"{ADD}:add", SIGNATURE.replace("n=i32", given))
+    asked = asking.read_launch(f"{ADD}:add", SIGNATURE.replace("n=i32", given))
     assert asked.spelled["n"] == spelled
 
 
 def test_signature_heeds_declarations_and_defaults(write):
-    asked = plan.read_launch(f"{write()}:typed", "out=*i32,small=i8,wide=i64:16,half=fp16,free=i32,source=*i32:16")
+    asked = asking.read_launch(f"{write()}:typed", "out=*i32,small=i8,wide=i64:16,half=fp16,free=i32,source=*i32:16")
     assert asked.spelled == {
         "out": "*i32", "small": "i8", "wide": "i64:16", "half": "fp16", "free": "i32", "source": "*i32:16",
         "MODE": "'a'",
@@ -524,7 +525,7 @@ def test_table_fits_the_terminal(monkeypatch, columns):
 @needs_xpu
 def test_target_without_a_device_compiles_what_the_device_does(sycl):
     device, planless = backends.open_device(sycl), planned("xpu")
-    asked = plan.read_launch(f"{ADD}:add")
+    asked = asking.read_launch(f"{ADD}:add")
     options = {name: option.default for name, option in device.options.items()}
     metadata = device.compile(asked.kernel.source(device), asked.arguments, options, None).metadata
     same = KernelMetadata(metadata.name, metadata.num_warps, metadata.threads_per_warp, metadata.shared)

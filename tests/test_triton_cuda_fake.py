@@ -5,6 +5,7 @@ import importlib.metadata
 import os
 import subprocess
 import sys
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -23,9 +24,14 @@ def upstream():
 needs_upstream = pytest.mark.skipif(upstream() < (3, 6), reason="needs upstream Triton 3.6 or newer: see noxfile.py")
 
 
+@pytest.fixture(scope="module")
+def opened():
+    with mock.patch.dict(os.environ):  # Triton's switches are of the whole process
+        yield subjects.open_subject("triton:cuda:fake")
+
+
 @pytest.fixture
-def subject():
-    opened = subjects.open_subject("triton:cuda:fake")
+def subject(opened):
     opened.begin(check.Asked())
     return opened
 
@@ -126,3 +132,42 @@ def test_a_finding_is_a_program_that_runs_by_hand(subject, tmp_path):
 @needs_upstream
 def test_the_driver_is_the_process_only_one(subject):
     assert ctypes.CDLL("libcuda.so.1").gridpact_take
+
+
+SANITIZED = """
+from gridpact import native
+
+native._FLAGS = (*native._FLAGS, "-fsanitize=address,undefined", "-fno-sanitize-recover", "-g")
+from gridpact.conformance import check, model, subjects
+
+subject = subjects.open_subject("triton:cuda:fake")
+asked = 0
+for case in model.select(["GRID-[13678]", "META-[56]", "KEY-1"]):
+    subject.begin(check.Asked())
+    try:
+        case.run(subject)
+    except (model.Violated, model.Unsupported):
+        pass
+    asked += 1
+print(asked)
+"""
+
+
+@needs_upstream
+def test_the_driver_is_clean_under_sanitizers(tmp_path):
+    found = {name: subprocess.run(["gcc", f"-print-file-name={name}.so"], capture_output=True, text=True, check=True)
+             for name in ("libasan", "libubsan", "libstdc++")}  # fmt: skip
+    if not os.path.isabs(found["libasan"].stdout.strip()):
+        pytest.skip("AddressSanitizer's runtime is not installed")
+    env = {
+        **os.environ,
+        "LD_PRELOAD": ":".join(ran.stdout.strip() for ran in found.values()),
+        "ASAN_OPTIONS": "detect_leaks=0",  # Python's and LLVM's own are not the question here
+        "XDG_CACHE_HOME": str(tmp_path),
+    }
+    program = tmp_path / "program.py"
+    program.write_text(SANITIZED)
+    ran = subprocess.run([sys.executable, program], capture_output=True, text=True, env=env, timeout=280, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert "runtime error" not in ran.stderr
+    assert int(ran.stdout) > 100

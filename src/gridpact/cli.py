@@ -76,18 +76,19 @@ def plan(
     Ends with 0 if every target would take the launch, with 1 if one would not or could not be compiled for, with 2 for
     a mistake in what was asked.
     """
-    from gridpact import plan as planning
+    from gridpact import asked as asking
     from gridpact.errors import ContractError, LaunchError
+    from gridpact.plan import plan_launch
 
     console, is_taken = Console(), True
     try:
-        asked = planning.read_launch(kernel, signature)
-        programs, options = planning.read_grid(grid) if grid else None, planning.read_options(option or [])
+        asked = asking.read_launch(kernel, signature)
+        programs, options = asking.read_grid(grid) if grid else None, asking.read_options(option or [])
         arguments = ",".join(f"{name}={what}" for name, what in asked.spelled.items())
         console.print(f"[bold]{asked.kernel.__name__}[/]({escape(arguments)})", highlight=False, soft_wrap=True)
         for name in dict.fromkeys(target or ["xpu"]):
             try:
-                planned = planning.plan_launch(asked, name, programs, options)
+                planned = plan_launch(asked, name, programs, options)
             except ContractError:
                 raise
             except LaunchError as error:

@@ -416,7 +416,7 @@ def _libsycl(folder: Path) -> Path:
     return next(path for path in sorted(folder.glob("libsycl.so.?")))
 
 
-def _installed_file(distribution: str, ending: str) -> Path:
+def installed_file(distribution: str, ending: str) -> Path:
     for file in importlib.metadata.files(distribution) or ():
         if str(file).endswith(ending):
             return Path(str(file.locate())).resolve()
@@ -433,8 +433,8 @@ def _runtime() -> tuple[_Route, list[_Found]]:
     It must happen before the process asks the runtime for devices for the first time: the list is made once.
     """
     try:
-        header = _installed_file("intel-sycl-rt", "include/sycl/sycl.hpp")
-        driver = _installed_file("intel-opencl-rt", f"/{_OPENCL_DRIVER}")
+        header = installed_file("intel-sycl-rt", "include/sycl/sycl.hpp")
+        driver = installed_file("intel-opencl-rt", f"/{_OPENCL_DRIVER}")
     except importlib.metadata.PackageNotFoundError as error:
         machine = "" if platform.machine() == "x86_64" else f" (Intel publishes none for {platform.machine()})"
         raise UnsupportedError(
@@ -443,7 +443,7 @@ def _runtime() -> tuple[_Route, list[_Found]]:
             remedy="Run: pip install 'gridpact[sycl]'.",
             capability="sycl_runtime",
         ) from error
-    folder = _installed_file("intel-sycl-rt", "/libsycl.so").parent
+    folder = installed_file("intel-sycl-rt", "/libsycl.so").parent
     drivers = [path for path in os.environ.get("OCL_ICD_FILENAMES", "").split(":") if path]
     if str(driver) not in drivers:
         os.environ["OCL_ICD_FILENAMES"] = ":".join([*drivers, str(driver)])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
@@ -145,7 +148,8 @@ def summary(folder: Path) -> str:
 _HEAD: Final = """\
 Made by `python -m gridpact.conformance.evidence evidence` from the records beside it; do not edit. Each record is a
 line of JSON: clause, case, subject, verdict, what was due and seen, device, driver, versions, command, date. Repeat a
-case with `gridpact verify --case 'ADDRESS' -v`.
+case with `gridpact verify --case 'ADDRESS' -v`. The program of a finding runs by hand, with that launcher alone, and prints
+what was seen; where threads meet (THREAD-1) it does so in some runs.
 """
 
 
@@ -195,11 +199,28 @@ def _finding(subject: str, number: str, records: list[Record]) -> str:
         f"- due: {first.expected}",
         f"- seen: {_in_a_line(first.observed)}",
     ]
+    told += [f"- known: {report}" for report in _known(first)]
     if len(records) > 1:
         told.append(f"- also: {', '.join(f'`{record.case}`' for record in records if record is not first)}")
     if first.program:
         told += ["", "```python", first.program.strip(), "```"]
     return "\n".join(told) + "\n"
+
+
+@cache
+def _reports() -> list[list[str]]:
+    text = files("gridpact.conformance").joinpath("known.txt").read_text()
+    rows = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return [[part.strip() for part in row.split(" | ")] for row in rows]
+
+
+def _known(record: Record) -> list[str]:
+    """Give public reports of a violation."""
+    return [
+        report
+        for subject, case, report in _reports()
+        if fnmatch.fnmatchcase(record.subject, subject) and fnmatch.fnmatchcase(record.case, case)
+    ]
 
 
 def _listed(records: list[Record], verdict: str) -> list[str]:

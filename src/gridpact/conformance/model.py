@@ -42,6 +42,9 @@ Verdict: TypeAlias = Literal["pass", "violated", "unguarded", "unsupported", "un
 FAMILIES: Final = ("grid", "meta", "argument", "spec", "key", "hook", "thread")
 """Modules of `gridpact.contract` that hold clauses and their cases, in the order of the report."""
 
+LIMITS_S: Final[dict[Tier, float]] = {"quick": 60.0, "slow": 900.0}
+"""Of a case's time, by tier."""
+
 CLAUSES: Final[dict[str, Clause]] = {}
 CASES: Final[dict[str, Case]] = {}
 
@@ -104,6 +107,8 @@ class Case:
         `quick` cases together take minutes, `slow` ones are asked on request.
     ends_worker
         It leaves work behind that never ends (a grid of 2^47 programs); its process is killed when it has answered.
+    limit_s
+        After so many seconds without an answer it hangs.
     run
         Takes the subject and the parameters by name. Raises `Violated`, `Unguarded` or `Unsupported`.
     """
@@ -114,6 +119,7 @@ class Case:
     kind: Kind
     tier: Tier
     ends_worker: bool
+    limit_s: float
     run: Callable[..., None] = field(repr=False)
 
     @property
@@ -145,6 +151,7 @@ def case(
     kind: Kind = "positive",
     tier: Tier = "quick",
     ends_worker: bool = False,
+    limit_s: float | None = None,
     **parameters: Iterable[object] | Mapping[str, object],
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Enter the cases of a clause: one for each combination of parameters.
@@ -155,6 +162,8 @@ def case(
         The clause; entered before.
     kind, tier, ends_worker
         See `Case`.
+    limit_s
+        Seconds; that of the tier if not given.
     parameters
         Name -> values; a mapping gives values names for the address: `grid={"a_float": 2.0}`.
     """
@@ -165,7 +174,8 @@ def case(
         choices = [list(values) for values in parameters.values()]
         for chosen in itertools.product(*choices):
             named = dict(zip(parameters, chosen, strict=True))
-            entered = Case(number, run.__name__, named, kind, tier, ends_worker, _bound(run, parameters, named))
+            bound = _bound(run, parameters, named)
+            entered = Case(number, run.__name__, named, kind, tier, ends_worker, limit_s or LIMITS_S[tier], bound)
             if entered.id in CASES:
                 raise ValueError(f"case {entered.id} is entered twice")
             CASES[entered.id] = entered

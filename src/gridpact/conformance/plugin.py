@@ -28,7 +28,6 @@ from gridpact.conformance.subjects import NAMED_ONLY, available
 
 __all__ = ["WORKERS", "Allowed", "allowed_unsupported"]
 
-_LIMIT_S: Final = {"quick": 60.0, "slow": 900.0}
 WORKERS: Final = pytest.StashKey[dict[str, Worker]]()
 _recorder: Final = pytest.StashKey[Recorder]()
 
@@ -74,7 +73,7 @@ class CaseItem(pytest.Item):
     def runtest(self) -> None:
         """Ask, keep the record, and fail if the verdict fails the run."""
         worker = self.config.stash[WORKERS][self.subject]
-        answer = worker.ask(self.case.id, _LIMIT_S[self.case.tier])
+        answer = worker.ask(self.case.id, self.case.limit_s)
         runs = worker.facts.get("runs", True)
         if answer.pop("is_spent", False) or (self.case.ends_worker and runs):
             worker.stop()

@@ -71,7 +71,11 @@ class Script:
     @property
     def text(self) -> str:
         """The program."""
-        return "\n".join([self._language.head.rstrip(), "", *self._parts]).rstrip() + "\n" if self._parts else ""
+        if not self._parts:
+            return ""
+        has_floats = any(array.dtype.kind == "f" for array in self._memory.values())
+        precision = ["np.set_printoptions(precision=17)"] if has_floats else []
+        return "\n".join([self._language.head.rstrip(), *precision, "", *self._parts]).rstrip() + "\n"
 
     def write(self, text: str) -> None:
         """Write lines of one's own."""
@@ -152,8 +156,8 @@ class Script:
         given = [*zip([*parameters, *(f"more_{i}" for i in range(len(args)))], args, strict=False), *kwargs.items()]
         if self._together is not None:
             given = [(f"{key}_{len(self._together)}", value) for key, value in given]
-        memory = {key: value for key, value in given if isinstance(value, np.ndarray) and value.size}
-        shown = [key if key in memory else repr(value) for key, value in given]
+        memory: dict[str, np.ndarray[Any, Any]] = {}
+        shown = [_argument_text(key, value, memory) for key, value in given]
         shown[len(args) :] = [f"{key}={text}" for key, text in zip(kwargs, shown[len(args) :], strict=True)]
         before, what = _callable_text(grid) if isinstance(grid, FunctionType) else ("", repr(grid))
         self._launches += 1
@@ -218,6 +222,19 @@ _DESCRIBED: Final = """
 def described(grid, metadata, arguments):
     return {"told": (grid, metadata.name, sorted(arguments))}
 """
+
+
+def _argument_text(name: str, value: Any, memory: dict[str, np.ndarray[Any, Any]]) -> str:
+    """Show an argument; arrays, also those in tuples, are entered into the memory under a name."""
+    if isinstance(value, np.ndarray) and value.size:
+        memory[name] = value
+        return name
+    if type(value) is tuple:
+        parts = [_argument_text(f"{name}_{i}", part, memory) for i, part in enumerate(value)]
+        return f"({', '.join(parts)}{',' * (len(parts) == 1)})"
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return f"__import__('collections').namedtuple({type(value).__name__!r}, {value._fields}){tuple(value)}"
+    return repr(value)
 
 
 def _constant_text(value: Any) -> str:

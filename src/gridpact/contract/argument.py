@@ -496,7 +496,8 @@ def constexpr_is_an_argument(subject: Subject, given: tuple[Any, int]) -> None:
     """A kernel sees a constant as it was given: a number, a bool, None or text."""
     value, due = given
     seen = poisoned(2)
-    launch(subject, "constant", (1,), seen, value)
+    # A kernel of its own: whether 1 after True is another one is asked by KEY-1.
+    launch(subject, "constant", (1,), seen, value, kernel=subject.kernel("constant", fresh=True))
     same(subject, f"C={value!r}", [due, POISON], seen)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
@@ -265,9 +266,11 @@ def positive_counts_launch(subject: Subject, grid: tuple[int, ...]) -> None:
     check_coordinates(subject, grid, (*grid, 1, 1)[:3])  # type: ignore[arg-type]
 
 
+# A launcher that takes -1 for 4,294,967,295 is not waited for.
 @case(
     "GRID-6",
     kind="negative",
+    limit_s=20,
     grid=[(-1,), (2, -1), (2, 2, -1), (-2, -1), (-2, 1, -2), (0, -1), (-(2**31),), (-(2**63),)],
 )
 def negative_count_is_refused(subject: Subject, grid: tuple[int, ...]) -> None:
@@ -357,6 +360,42 @@ def empty_grid_calls_no_hook(subject: Subject, grid: tuple[int, ...]) -> None:
     with subject.observed(lambda metadata: fired.append("enter"), lambda metadata: fired.append("exit")):
         launch(subject, "coordinates", grid, seen, 4, 4)
     same(subject, f"hooks that fired at {grid}", [], fired)
+
+
+def _check_scratch(subject: Subject, grid: tuple[int, ...], programs: int) -> None:
+    """Launch a kernel that takes scratch memory, and demand that it is asked for once, with so many programs' worth."""
+    require(subject, "scratch")
+    sizes: list[int] = []
+    with subject.allocating(sizes):
+        result = launch(subject, "described", grid, poisoned(64), 4, BLOCK=16)
+    same(
+        subject, f"bytes asked for {grid}", [programs * result.metadata.global_scratch_size] if programs else [], sizes
+    )
+
+
+@case("GRID-8", grid=[(7, 5, 3), (65535, 32769), (65535, 65535, 3)])
+def scratch_is_for_every_program(subject: Subject, grid: tuple[int, ...]) -> None:
+    """Scratch memory is asked for as many programs as the grid has, also where their number passes 2^31 and 2^32."""
+    require(subject, "scratch")
+    require_within_limits(subject, grid)
+    _check_scratch(subject, grid, int(np.prod(grid)))
+
+
+@case("GRID-9", grid=[(0,), (4, 0)])
+def empty_grid_allocates_nothing(subject: Subject, grid: tuple[int, ...]) -> None:
+    """No scratch memory is asked for a launch of nothing."""
+    with own_rule(subject):
+        _check_scratch(subject, grid, 0)
+
+
+@case("GRID-6", kind="negative", grid=[(-1,), (2, -1)])
+def negative_grid_allocates_nothing(subject: Subject, grid: tuple[int, ...]) -> None:
+    """No scratch memory is asked for a grid that is to be refused."""
+    require(subject, "scratch")
+    sizes: list[int] = []
+    with subject.allocating(sizes), suppress(ValueError, OverflowError):
+        subject.launch("described", grid, poisoned(64), 4, BLOCK=16)
+    same(subject, f"bytes asked for {grid}", [], sizes)
 
 
 @case("GRID-9", kind="negative", wrong={"a_missing_argument": 0, "a_string": 1, "an_unknown_option": 2})

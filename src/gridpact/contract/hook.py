@@ -17,6 +17,7 @@ from gridpact.conformance.check import (
     check_untouched,
     has_run,
     launch,
+    limits_of,
     own_rule,
     poisoned,
     require,
@@ -301,6 +302,18 @@ def exit_follows_enter_when_the_launch_fails(subject: Subject, exit: str) -> Non
     same(subject, "calls when the driver call fails", ["a in", "a out"], calls)
     same(subject, "the error", "RuntimeError: the driver said no", f"{type(error).__name__}: {error}")
     same(subject, "memory after a driver call that failed", _unwritten(), seen)
+
+
+@case("HOOK-2", kind="negative", axis=["x", "y"])
+def exit_follows_enter_when_the_grid_is_over_a_limit(subject: Subject, axis: str) -> None:
+    """Where a launcher leaves it to the driver to refuse a grid, its enter has its exit."""
+    require(subject, "hooks")
+    x, y, _ = limits_of(subject)
+    calls: list[str] = []
+    with own_rule(subject), subject.observed(*_recorders(calls, "a")), suppress(Exception):
+        subject.launch("counted", (x + 1,) if axis == "x" else (1, y + 1), poisoned(7))
+    with own_rule(subject):
+        same(subject, "calls of enter and of exit", calls.count("a in"), calls.count("a out"))
 
 
 @case("HOOK-2", kind="negative")

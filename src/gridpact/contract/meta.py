@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -274,6 +275,9 @@ def clusters_are_made_or_refused(subject: Subject, num_ctas: int) -> None:
             raise Unguarded(str(options), "clusters, or a refusal by name", text) from error
         subject.asked.note("clusters, or a refusal by name", text)
         return
+    if seen["groups"] == (*grid, 1):
+        told = f"the {grid} blocks of a launch without it, and no error"
+        raise Violated(f"coordinates[{grid}](..., num_ctas={num_ctas})", "clusters, or a refusal by name", told)
     same(subject, f"blocks of {grid} with {options}", (grid[0] * num_ctas, grid[1], 1), seen["groups"])
 
 
@@ -363,20 +367,20 @@ def unknown_name_is_refused(subject: Subject, name: str, launched: str) -> None:
         same(subject, "the name that is proposed", True, f"Did you mean {_MISSPELT[name]!r}?" in text)
 
 
-# Options of Triton's that one backend alone has: a value, and the backend.
+# Options of Triton's that one backend alone has: a value, and what subjects of this backend are called.
 _OF_OTHERS: Final = {
-    "maxnreg": (64, "cuda"),
-    "waves_per_eu": (2, "hip"),
-    "matrix_instr_nonkdim": (16, "hip"),
-    "grf_mode": ("large", "sycl"),
+    "maxnreg": (64, ("cuda",)),
+    "waves_per_eu": (2, ("hip",)),
+    "matrix_instr_nonkdim": (16, ("hip",)),
+    "grf_mode": ("large", ("sycl", "intel")),
 }
 
 
 @case("META-3", kind="negative", name=list(_OF_OTHERS))
 def option_of_another_backend_is_refused(subject: Subject, name: str) -> None:
     """A launch option of Triton's that only another backend has is refused, too."""
-    value, backend = _OF_OTHERS[name]
-    if backend in subject.name:
+    value, called = _OF_OTHERS[name]
+    if any(backend in subject.name for backend in called):
         raise Unsupported("it is an option of this backend")
     text = _check_option_refused(subject, "META-3", {name: value})
     if name not in text:
@@ -386,22 +390,31 @@ def option_of_another_backend_is_refused(subject: Subject, name: str) -> None:
 # ------------------------------------------------------------------------------------------------------------ META-4
 
 
+def _most_threads(subject: Subject) -> int:
+    require(subject, "num_warps")
+    if not subject.most_threads:
+        raise Unsupported("it states no limit of threads")
+    return subject.most_threads
+
+
 @case("META-4", kind="control")
 def largest_program_launches(subject: Subject) -> None:
     """A program of as many threads as the device allows runs."""
-    require(subject, "num_warps")
-    threads = _own_device(subject).limits.threads
-    _check_taken(subject, subject.options(num_warps=threads // 32, lanes=32))
+    threads = _most_threads(subject)
+    _check_taken(subject, _options(subject, threads // 32, 32))
 
 
 @case("META-4", kind="negative", times=[2, 8])
 def too_many_threads_are_refused(subject: Subject, times: int) -> None:
     """A program of more threads than the device allows is refused with both numbers."""
-    require(subject, "num_warps")
-    limit = _own_device(subject).limits.threads
-    options = subject.options(num_warps=times * limit // 32, lanes=32)
-    refusal: Any = check_refused(subject, UnsupportedError, "META-4", _coordinates(subject, options), names="threads")
-    same(subject, "need and limit of the error", (times * limit, limit), (refusal.need, refusal.limit))
+    limit = _most_threads(subject)
+    options = _options(subject, times * limit // 32, 32)
+    kinds = UnsupportedError if subject.is_own else Exception
+    refusal: Any = check_refused(subject, kinds, "META-4", _coordinates(subject, options), names="threads")
+    if subject.is_own:
+        same(subject, "need and limit of the error", (times * limit, limit), (refusal.need, refusal.limit))
+    elif not {str(times * limit), str(limit)} <= set(re.findall(r"\d+", str(refusal))):
+        raise Unguarded(f"{options}", f"an error with {times * limit} and {limit}", f"{refusal}")
 
 
 @case("META-4", kind="negative", beyond=[1, 2**20, 2**40])

@@ -44,6 +44,12 @@ def counted(seen):
     tl.atomic_add(seen, 1)
 
 
+def described(seen, n, BLOCK: tl.constexpr):
+    """Write rows through a descriptor that the kernel makes on the device, which takes scratch memory."""
+    rows = tl.make_tensor_descriptor(seen, shape=[n, BLOCK], strides=[BLOCK, 1], block_shape=[1, BLOCK])
+    rows.store([tl.program_id(0), 0], tl.full((1, BLOCK), 7, tl.int32))
+
+
 def sampled(seen, step):
     """Count one program in `step` along x, and note the last program of the grid."""
     x, y, z = tl.program_id(0), tl.program_id(1), tl.program_id(2)

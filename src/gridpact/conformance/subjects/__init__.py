@@ -91,7 +91,7 @@ class Subject(ABC):
     abilities
         What it can be asked beyond plain launches: `num_warps`, `lanes`, `shared`, `hooks`, `options`, `binaries` (it
         can tell which binary ran), `compiled` (a launch gives back a compiled kernel), `geometry` (probe kernels in
-        the driver's own language), `limits`.
+        the driver's own language), `limits`, `scratch` (kernels may ask for memory of each launch).
     lacks
         Ability -> why it has not got it; such cases are `unsupported`.
     unwritten
@@ -100,6 +100,8 @@ class Subject(ABC):
         How many programs it can run in a case's time; host loops are slow.
     limits
         Largest count per axis, programs, as the device's driver reports or shows; None if it has none to state.
+    most_threads
+        Of one program, as the device's driver reports; None if it has none to state.
     programs
         Module of the probe programs in its language; not needed where `source` gives them otherwise.
     language
@@ -121,6 +123,7 @@ class Subject(ABC):
     unwritten: Mapping[str, str] = {}
     programs_in_case: int = 2**40
     limits: tuple[int, int, int] | None = None
+    most_threads: int | None = None
     programs: Any = None
     language: Language = Language()
     runs: bool = True
@@ -207,6 +210,12 @@ class Subject(ABC):
             Enter and exit, handed to the launcher with it.
         """
         raise Unsupported(self.lacks.get("geometry", "it takes no kernel in the driver's own language"))
+
+    @contextmanager
+    def allocating(self, sizes: list[int]) -> Iterator[None]:
+        """Note the sizes of scratch memory, bytes, that launches in the block ask for; of subjects with `scratch`."""
+        raise Unsupported(self.lacks.get("scratch", "its kernels take no scratch memory"))
+        yield
 
     @contextmanager
     def observed(self, enter: Callable[[Any], None] | None, exit: Callable[[Any], None] | None) -> Iterator[None]:

@@ -38,6 +38,7 @@ class GridpactDevice(Subject):
         self.device = status.facts["device"]
         self.driver = status.facts.get("driver", "")
         self.limits = self.opened.limits.programs
+        self.most_threads = self.opened.limits.threads
 
     @property
     def versions(self) -> dict[str, str]:
@@ -141,7 +142,8 @@ def reference() -> Subject:
     subject = GridpactDevice("reference", "gridpact.contract.reference_programs")
     subject.abilities = frozenset({"hooks", "options", "binaries", "compiled"})
     loop = "a program is one call of a Python function"
-    subject.lacks = {"num_warps": loop, "lanes": loop, "shared": loop, "geometry": loop, "limits": "it has none"}
+    subject.lacks = dict.fromkeys(("num_warps", "lanes", "shared", "geometry", "scratch"), loop)
+    subject.lacks["limits"] = "it has none"
     subject.language = Language(
         f"{_IMPORTS}from gridpact.backends.reference import num_programs, program_id\n\n"
         'device = gridpact.device("reference")\ndevice.__enter__()\n',
@@ -157,6 +159,7 @@ def sycl_cpu() -> Subject:
     """Open `gridpact:sycl:cpu`."""
     subject = GridpactDevice("sycl:cpu", "gridpact.contract.triton_programs")
     subject.language = Language(f"{_IMPORTS}import triton.language as tl\n", jit="gridpact.jit", hooks=_HOOKS)
+    subject.lacks = {"scratch": "kernels of Triton 3.3 take no scratch memory on SYCL"}
     subject.abilities = frozenset(
         {"num_warps", "lanes", "shared", "hooks", "options", "binaries", "compiled", "geometry", "limits"}
     )

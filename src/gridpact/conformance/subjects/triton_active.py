@@ -108,7 +108,8 @@ class TritonActive(UpstreamTriton):
             self.device, self.driver = facts["device"], facts["driver"]
             self.abilities |= {"lanes", "geometry", "limits"}
             self.unwritten = {}
-            self.limits = (2**31 - 1,) * 3
+            limits = gridpact.open_device("sycl:cpu").limits
+            self.limits, self.most_threads = limits.programs, limits.threads
         else:
             self._devices = triton.runtime.driver.active.get_device_interface()  # torch.cuda, torch.xpu
             self.device = self._devices.get_device_name(index)
@@ -123,7 +124,7 @@ class TritonActive(UpstreamTriton):
 
                 self.driver = f"cuda {torch.version.cuda}"
                 # CUDA C++ programming guide, technical specifications per compute capability
-                self.limits = (2**31 - 1, 65535, 65535)
+                self.limits, self.most_threads, self.lanes = (2**31 - 1, 65535, 65535), 1024, 32
                 self.abilities |= {"limits"}
                 self.unwritten = {"geometry": self.unwritten["geometry"]}
 

@@ -9,6 +9,8 @@ import ctypes
 import importlib.metadata
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -123,10 +125,12 @@ class TritonCudaFake(UpstreamTriton):
     name = "triton:cuda:fake"
     runs = False
     lanes = 32
-    limits = (2**31 - 1, 65535, 65535)
+    limits, most_threads = (2**31 - 1, 65535, 65535), 1024
     device = "no device: driver calls are judged as one of compute capability 9.0 would, and kept; nothing runs"
     driver = "our own libcuda.so.1"
-    abilities = frozenset({"num_warps", "shared", "hooks", "options", "binaries", "compiled", "geometry", "limits"})
+    abilities = frozenset(
+        {"num_warps", "shared", "hooks", "options", "binaries", "compiled", "geometry", "limits", "scratch"}
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,6 +184,21 @@ class TritonCudaFake(UpstreamTriton):
         names = list(result.src.signature)
         built_in = {names[path[0]]: value for path, value in result.src.constants.items() if len(path) == 1}
         return {**built_in, **found}
+
+    @contextmanager
+    def allocating(self, sizes: list[int]) -> Iterator[None]:
+        """Set Triton's allocator; what it gives is enough for a launch that nothing runs."""
+
+        def allocate(size: int, alignment: int, stream: object) -> Tensor:
+            sizes.append(size)
+            return Tensor(np.zeros(max(alignment, 16), "u1"))
+
+        self.asked.script.write(
+            "def allocate(size, alignment, stream):\n    print('asked for', size, 'bytes of scratch memory')\n"
+            "    return Tensor(np.zeros(128, 'u1'))\n\n\ntriton.set_allocator(allocate)"
+        )
+        self.triton.set_allocator(allocate)
+        yield
 
     def geometry(
         self,
