@@ -246,6 +246,7 @@ def check_refused(
     *,
     names: str = "",
     means: int | None = None,
+    memory: Array | None = None,
     count: Callable[[Array], int] = lambda seen: int((seen[::NUMBERS] != POISON).sum()),
 ) -> Exception:
     """Make an invalid launch over poisoned memory, and demand a refusal before anything ran.
@@ -267,10 +268,13 @@ def check_refused(
     means
         How many programs the invalid grid plainly stands for. A foreign subject that runs just these runs what was
         asked, and is unguarded.
+    memory
+        What `ask` is given; poisoned if not given.
     count
         Counts the programs that ran, by the memory that they wrote to: of `coordinates` if not given.
     """
-    seen = poisoned(4096)
+    seen = poisoned(4096) if memory is None else memory
+    before = seen.copy()
     subject.driver_calls()
     kinds = kinds if isinstance(kinds, tuple) else (kinds,)
     due = f"{' or '.join(kind.__name__ for kind in kinds)} [{clause}] before anything ran"
@@ -289,11 +293,10 @@ def check_refused(
         except Exception as late:
             raise Violated(asked, due, f"{type(refusal).__name__}, then {type(late).__name__}: {late}") from late
     calls = subject.driver_calls()
-    if calls or (seen != POISON).any():
+    if calls or (seen != before).any():
         programs = sum(math.prod(call.grid) for call in calls) or count(seen)
-        told = (
-            "; ".join(f"the driver was called with {call.grid} blocks" for call in calls) or f"{programs} programs ran"
-        )
+        asked_for = [f"the driver was called with {call.grid} blocks" for call in calls]
+        told = "; ".join(asked_for) or f"{programs} programs ran"
         told += f", then {type(refusal).__name__}" if refusal else ", no error"
         raise (Unguarded if refusal is None and programs == means else Violated)(asked, due, told)
     if refusal is None:

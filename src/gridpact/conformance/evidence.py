@@ -148,8 +148,8 @@ def summary(folder: Path) -> str:
 _HEAD: Final = """\
 Made by `python -m gridpact.conformance.evidence evidence` from the records beside it; do not edit. Each record is a
 line of JSON: clause, case, subject, verdict, what was due and seen, device, driver, versions, command, date. Repeat a
-case with `gridpact verify --case 'ADDRESS' -v`. The program of a finding runs by hand, with that launcher alone, and prints
-what was seen; where threads meet (THREAD-1) it does so in some runs.
+case with `gridpact verify --case 'ADDRESS' -v`. The program of a finding runs by hand, with that launcher alone, and
+prints what was seen; where threads meet (THREAD-1) it does so in some runs.
 """
 
 

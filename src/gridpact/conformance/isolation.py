@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -140,6 +141,7 @@ class Worker:
         size = self._errors.seek(0, os.SEEK_END)
         self._errors.seek(max(0, size - _TAIL_BYTES))
         said = self._errors.read().decode(errors="replace").strip()
+        said = re.sub(r'"/[^"]*/(?=site-packages/|gridpact/)', '"', said)  # whose machine it was is no evidence
         return {"verdict": "violated", "expected": "an answer", "observed": how, "program": told, "stderr": said}
 
     _code = 0

@@ -157,6 +157,8 @@ def _check_grid_refused(
     means: int | None = None,
 ) -> None:
     """Demand that a grid is refused; the probe counts in one place, so that any number of programs may run."""
+    memory = poisoned(8)
+    memory[0] = 0
     check_refused(
         subject,
         kinds,
@@ -164,7 +166,8 @@ def _check_grid_refused(
         lambda seen: subject.launch("counted", grid, seen),
         names=names,
         means=means,
-        count=lambda seen: int(seen[0]) - POISON,
+        memory=memory,
+        count=lambda seen: int(seen[0]),
     )
 
 

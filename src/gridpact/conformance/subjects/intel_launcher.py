@@ -301,7 +301,9 @@ class IntelLauncher(UpstreamTriton):
 
         from gridpact.conformance.subjects.gridpact_device import geometry_from, geometry_program
 
-        self.show("counted", self.kernel("counted"), grid, (poisoned(1),), options)  # by hand: how many programs run
+        self.show(
+            "counted", self.kernel("counted"), grid, (np.zeros(1, "i4"),), options
+        )  # by hand: how many programs run
         seen = poisoned(16, "i8")
         compiled = self.kernel("coordinates").warmup(Tensor(seen), 1, 1, grid=(1,), **options)
         queue = _queue()
