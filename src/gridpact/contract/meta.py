@@ -21,7 +21,7 @@ from gridpact.conformance.check import (
     same,
 )
 from gridpact.conformance.model import Unguarded, Unsupported, Violated, case, clause
-from gridpact.conformance.subjects import Subject
+from gridpact.conformance.subjects import Observed, Subject
 from gridpact.errors import UnsupportedError
 from gridpact.jit import CompiledKernel
 
@@ -506,9 +506,9 @@ def launch_metadata_does_not_steer(subject: Subject, metadata: Any, watched: str
         with suppress(Exception):  # what is hostile may not be looked at
             dict(metadata.get())
 
-    hooks = (look, look) if watched == "yes" else (None, None)
+    observed = Observed(metadata, look, look) if watched == "yes" else Observed(metadata)
     options = subject.options(num_warps=num_warps)
     absent = subject.geometry((7, 5, 3), **options)
-    given = subject.geometry((7, 5, 3), launch_metadata=metadata, hooks=hooks, **options)
+    given = subject.geometry((7, 5, 3), observed=observed, **options)
     same(subject, f"ranges with {type(metadata).__name__} as launch metadata", str(absent), str(given))
     same(subject, "hooks that were called", 2 if watched == "yes" else 0, len(seen))

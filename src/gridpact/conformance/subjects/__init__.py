@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -23,7 +23,17 @@ from gridpact.conformance.check import Asked
 from gridpact.conformance.model import Unsupported
 from gridpact.conformance.script import Language, Script
 
-__all__ = ["NAMED_ONLY", "SUBJECTS", "DriverCall", "Subject", "available", "open_subject"]
+__all__ = [
+    "NAMED_ONLY",
+    "SUBJECTS",
+    "UNOBSERVED",
+    "DriverCall",
+    "Observed",
+    "Ranges",
+    "Subject",
+    "available",
+    "open_subject",
+]
 
 SUBJECTS: Final[dict[str, str]] = {
     "gridpact:reference": "gridpact.conformance.subjects.gridpact_device:reference",
@@ -39,6 +49,20 @@ NAMED_ONLY: Final = frozenset({"triton:cuda:fake", "intel:launcher"})
 """Asked only if named: they build a launcher for each signature, or need an environment of their own."""
 
 GROUP: Final = "gridpact.subjects"
+
+
+Ranges: TypeAlias = dict[str, tuple[int, int, int]]
+
+
+class Observed(NamedTuple):
+    """What a launcher is handed for observers of a launch, in the order of the boundary: metadata and hooks."""
+
+    metadata: Any = None
+    enter: Any = None
+    exit: Any = None
+
+
+UNOBSERVED: Final = Observed()
 
 
 @dataclass(frozen=True)
@@ -191,23 +215,16 @@ class Subject(ABC):
         raise Unsupported("it does not tell which binary ran")
 
     def geometry(
-        self,
-        grid: tuple[int, ...],
-        wait: bool = True,
-        launch_metadata: object = None,
-        hooks: tuple[Any, Any] = (None, None),
-        **options: Any,
-    ) -> dict[str, tuple[int, int, int]]:
+        self, grid: tuple[int, ...], wait: bool = True, observed: Observed = UNOBSERVED, **options: Any
+    ) -> Ranges:
         """Launch a probe in the driver's own language, and give what it saw: `global`, `local`, `groups`, x first.
 
         Parameters
         ----------
         wait
             Until the grid is complete, else until its first work-item has written what it saw.
-        launch_metadata
+        observed
             What the launcher is handed for observers.
-        hooks
-            Enter and exit, handed to the launcher with it.
         """
         raise Unsupported(self.lacks.get("geometry", "it takes no kernel in the driver's own language"))
 

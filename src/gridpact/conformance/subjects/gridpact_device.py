@@ -18,7 +18,7 @@ from gridpact import toolchain
 from gridpact.conformance.check import poisoned
 from gridpact.conformance.model import Violated
 from gridpact.conformance.script import Language
-from gridpact.conformance.subjects import Subject
+from gridpact.conformance.subjects import UNOBSERVED, Observed, Ranges, Subject
 from gridpact.grid import canonical_grid
 
 __all__ = ["GridpactDevice", "geometry_from", "geometry_program", "reference", "sycl_cpu"]
@@ -60,16 +60,11 @@ class GridpactDevice(Subject):
             yield
 
     def geometry(
-        self,
-        grid: tuple[int, ...],
-        wait: bool = True,
-        launch_metadata: object = None,
-        hooks: tuple[Any, Any] = (None, None),
-        **options: Any,
-    ) -> dict[str, tuple[int, int, int]]:
+        self, grid: tuple[int, ...], wait: bool = True, observed: Observed = UNOBSERVED, **options: Any
+    ) -> Ranges:
         if "geometry" not in self.abilities:
             return super().geometry(grid, wait, **options)
-        told: dict[str, Any] = {} if launch_metadata is None else {"launch_metadata": lambda *_: launch_metadata}
+        told: dict[str, Any] = {} if observed.metadata is None else {"launch_metadata": lambda *_: observed.metadata}
         kernel = self.kernel("coordinates", **told).kernel
         seen = poisoned(16, "i8")
         call = path.bind(kernel, (seen, 1, 1), {**options, "device": self.opened.name})
@@ -78,7 +73,7 @@ class GridpactDevice(Subject):
         programs = canonical_grid(grid, call.meta, self.opened.limits)
         probe.check_launch(programs)
         stream = None if wait else self.opened.accept_stream(gridpact.Stream(self.opened.name))
-        with gridpact.hooks.observe(*hooks):
+        with gridpact.hooks.observe(observed.enter, observed.exit):
             path.run(probe, call, programs, stream)
         in_flight = any(getattr(self.opened, "_flights", {}).values())
         return geometry_from(seen, limit_s=30 if in_flight else 0.1)
@@ -117,7 +112,7 @@ def geometry_program(metadata: gridpact.KernelMetadata) -> toolchain.Binary:
     return toolchain.Binary({"cl": _GEOMETRY}, "cl", bare)
 
 
-def geometry_from(seen: np.ndarray[Any, Any], limit_s: float = 30) -> dict[str, tuple[int, int, int]]:
+def geometry_from(seen: np.ndarray[Any, Any], limit_s: float = 30) -> Ranges:
     """Wait until the probe's first work-item has written what it saw, and give it."""
     end = time.monotonic() + limit_s
     while seen[9] != 1:

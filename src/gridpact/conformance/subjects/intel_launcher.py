@@ -31,7 +31,7 @@ from gridpact import cache, native, spirv, toolchain
 from gridpact.backends.sycl import installed_file
 from gridpact.conformance.check import poisoned
 from gridpact.conformance.script import Language
-from gridpact.conformance.subjects import triton_interpreter
+from gridpact.conformance.subjects import UNOBSERVED, Observed, Ranges, triton_interpreter
 from gridpact.conformance.subjects.triton_active import UpstreamTriton
 from gridpact.errors import BackendError, UnsupportedError
 
@@ -289,13 +289,8 @@ class IntelLauncher(UpstreamTriton):
         return str(compiled.hash)
 
     def geometry(
-        self,
-        grid: tuple[int, ...],
-        wait: bool = True,
-        launch_metadata: object = None,
-        hooks: tuple[Any, Any] = (None, None),
-        **options: Any,
-    ) -> dict[str, tuple[int, int, int]]:
+        self, grid: tuple[int, ...], wait: bool = True, observed: Observed = UNOBSERVED, **options: Any
+    ) -> Ranges:
         from dpctl import event_status_type
         from dpctl.program import create_program_from_source
 
@@ -311,9 +306,7 @@ class IntelLauncher(UpstreamTriton):
         kernel = probe.get_sycl_kernel("geometry")
         x, y, z = (*grid, 1, 1)[:3]
         stream = self.active.get_current_stream(0)
-        compiled.run(
-            x, y, z, stream, _capsule(kernel), compiled.packed_metadata, launch_metadata, *hooks, Tensor(seen), 1, 1
-        )
+        compiled.run(x, y, z, stream, _capsule(kernel), compiled.packed_metadata, *observed, Tensor(seen), 1, 1)
         if wait:
             queue.wait()
             return geometry_from(seen, 0)

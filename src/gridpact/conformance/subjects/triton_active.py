@@ -17,7 +17,7 @@ import numpy as np
 
 from gridpact.conformance.check import Asked, poisoned
 from gridpact.conformance.script import Language
-from gridpact.conformance.subjects import Subject
+from gridpact.conformance.subjects import UNOBSERVED, Observed, Ranges, Subject
 
 
 class UpstreamTriton(Subject):
@@ -166,13 +166,8 @@ class TritonActive(UpstreamTriton):
         return str(compiled.hash)
 
     def geometry(
-        self,
-        grid: tuple[int, ...],
-        wait: bool = True,
-        launch_metadata: object = None,
-        hooks: tuple[Any, Any] = (None, None),
-        **options: Any,
-    ) -> dict[str, tuple[int, int, int]]:
+        self, grid: tuple[int, ...], wait: bool = True, observed: Observed = UNOBSERVED, **options: Any
+    ) -> Ranges:
         if "geometry" not in self.abilities:
             return super().geometry(grid, wait, **options)
         import gridpact
@@ -186,5 +181,5 @@ class TritonActive(UpstreamTriton):
         )
         x, y, z = (*grid, 1, 1)[:3]
         stream = None if wait else gridpact.Stream("sycl:cpu")
-        compiled.run(x, y, z, stream, probe, compiled.packed_metadata, launch_metadata, *hooks, seen, 1, 1)
+        compiled.run(x, y, z, stream, probe, compiled.packed_metadata, *observed, seen, 1, 1)
         return geometry_from(seen)

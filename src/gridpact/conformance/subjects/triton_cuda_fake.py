@@ -21,7 +21,7 @@ from gridpact import native
 from gridpact.conformance.check import launch, poisoned
 from gridpact.conformance.model import Violated
 from gridpact.conformance.script import Language
-from gridpact.conformance.subjects import DriverCall
+from gridpact.conformance.subjects import UNOBSERVED, DriverCall, Observed, Ranges
 from gridpact.conformance.subjects.triton_active import UpstreamTriton
 from gridpact.conformance.subjects.triton_interpreter import Tensor
 
@@ -201,22 +201,17 @@ class TritonCudaFake(UpstreamTriton):
         yield
 
     def geometry(
-        self,
-        grid: tuple[int, ...],
-        wait: bool = True,
-        launch_metadata: object = None,
-        hooks: tuple[Any, Any] = (None, None),
-        **options: Any,
-    ) -> dict[str, tuple[int, int, int]]:
+        self, grid: tuple[int, ...], wait: bool = True, observed: Observed = UNOBSERVED, **options: Any
+    ) -> Ranges:
         self.driver_calls()
         seen = poisoned(16, "i8")
-        if launch_metadata is None and hooks == (None, None):
+        if observed == UNOBSERVED:
             launch(self, "coordinates", grid, seen, 1, 1, **options)
         else:
             compiled = self.kernel("coordinates").warmup(self.tensor(seen), 1, 1, grid=(1,), **options)
             x, y, z = (*grid, 1, 1)[:3]
-            run, metadata = compiled.run, compiled.packed_metadata
-            run(x, y, z, 0, compiled.function, metadata, launch_metadata, *hooks, self.tensor(seen), 1, 1)
+            packed = compiled.packed_metadata
+            compiled.run(x, y, z, 0, compiled.function, packed, *observed, self.tensor(seen), 1, 1)
         calls = self.driver_calls()
         if len(calls) != 1:
             raise Violated(self.asked.script.line, "one driver call", f"{len(calls)} driver calls and no error")
