@@ -11,7 +11,7 @@ NEEDED_MB := $(if $(HAS_SYCL),2900,400)
 
 BIN := .venv/bin
 
-.PHONY: verify verify-upstream test lint versions evidence setup clean
+.PHONY: verify verify-upstream test lint versions evidence findings setup clean
 
 # Launchers of others, each in the environment that it needs: upstream Triton's C launcher on a driver that only keeps
 # what it is asked, its interpreter, and Intel's launcher on the CPU. What they run on different threads at once is left
@@ -55,13 +55,19 @@ setup: .venv/ready
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[$(EXTRAS)]'
 	@touch $@
 
-# The records behind evidence/README.md: both tiers on every subject of this machine. Takes about half an hour.
+# The records behind evidence/README.md, but for those of GPUs. The slow tier takes about twenty minutes.
 evidence: setup
-	rm -f evidence/cpu.jsonl evidence/upstream.jsonl
+	rm -f evidence/cpu.jsonl evidence/cpu-slow.jsonl evidence/upstream.jsonl
 	$(BIN)/nox --session upstream --install-only
+	$(BIN)/gridpact verify --json evidence/cpu.jsonl
 	$(ASK_UPSTREAM) --json evidence/upstream.jsonl
-	$(BIN)/gridpact verify --tier quick --tier slow --json evidence/cpu.jsonl
+	$(BIN)/gridpact verify -s gridpact:sycl:cpu -s triton:active -c GRID-8 --tier slow --json evidence/cpu-slow.jsonl
 	$(BIN)/python -m gridpact.conformance.evidence evidence
+
+# Each kind of finding about the launchers of others, by its program alone, in its own environment.
+findings: setup
+	$(BIN)/nox --session upstream --install-only
+	$(BIN)/python -m gridpact.conformance.repeat evidence/upstream.jsonl
 
 clean:
 	rm -rf .venv .nox build src/gridpact.egg-info

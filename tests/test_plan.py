@@ -532,3 +532,28 @@ def test_target_without_a_device_compiles_what_the_device_does(sycl):
     mine = planless.metadata
     assert same == KernelMetadata(mine.name, mine.num_warps, mine.threads_per_warp, mine.shared)
     assert device.limits.programs == tuple(check.limit for check in planless.checks[:3])
+
+
+@pytest.mark.parametrize(("num_ctas", "limit"), [(2, 8), (8, 8), (16, 16), (32, 8)])
+def test_blocks_of_a_cluster_are_held_against_what_a_device_takes(num_ctas, limit):
+    asked = asking.read_launch(f"{ADD}:add")
+    found = plan.plan_launch(asked, "cuda:90", (2,), {"num_ctas": num_ctas})
+    (check,) = [check for check in found.checks if check.subject == "blocks of a cluster"]
+    assert (check.need, check.limit, check.error is None) == (num_ctas, limit, num_ctas <= limit)
+    if num_ctas > limit:
+        told = "cluster of 'add': at most 8 blocks, got 32 (int). Lower num_ctas. [META-4]"
+        assert [str(error) for error in found.errors] == [told]
+
+
+@pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
+def test_how_many_programs_run_at_once_only_the_device_knows(target):
+    asked = asking.read_launch(f"{ADD}:add")
+    found = plan.plan_launch(asked, target, (100_000,), {"launch_cooperative_grid": True})
+    (check,) = [check for check in found.checks if "cooperative" in check.subject]
+    assert (check.need, check.limit, check.error) == (100_000, None, None)
+
+
+def test_a_file_that_goes_to_another_folder_is_read(tmp_path, monkeypatch):
+    (tmp_path / "moving.py").write_text(f"import os\nos.chdir('/')\n{Path(ADD).read_text()}")
+    monkeypatch.chdir(tmp_path)
+    assert asking.read_launch("moving.py:add").spelled["BLOCK"] == "1024"

@@ -66,8 +66,8 @@ def read_launch(where: str, signature: str = "") -> Asked:
     ----------
     where
         `FILE.py:FUNCTION`. The file is imported. Without a signature it is then run as a program until it launches the
-        kernel, whose arguments are taken; launches of other `gridpact.jit` kernels are skipped. What it prints goes to
-        stderr.
+        kernel, whose arguments are taken; launches of other `gridpact.jit` kernels are skipped, and give None. What it
+        prints goes to stderr.
     signature
         `NAME=WHAT,...` instead: `*fp32` a pointer, `i32`, `i64`, `fp32`, ... a number, `:16` behind either divisible by
         16, a Python literal the value itself. Parameters left out take their defaults.
@@ -78,7 +78,7 @@ def read_launch(where: str, signature: str = "") -> Asked:
         No such file or function, no kernel, a misspelt signature, or a file that does not launch it.
     """
     file, _, function = where.rpartition(":")
-    path = Path(file)
+    path = Path(file).absolute()  # the file may go to another folder
     if path.suffix != ".py" or not function.isidentifier():
         raise ContractValueError("kernel", "expected FILE.py:FUNCTION", where)
     if not path.is_file():

@@ -9,6 +9,7 @@ ROCm documentation (GPU specifications) and the HIP documentation (`hipModuleLau
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
@@ -20,7 +21,7 @@ from gridpact import launch, toolchain
 from gridpact.asked import Asked, in_a_line
 from gridpact.backends import sycl
 from gridpact.backends.protocol import Device, Limits
-from gridpact.errors import BackendError, ContractTypeError, ContractValueError, LaunchError
+from gridpact.errors import BackendError, ContractTypeError, ContractValueError, LaunchError, ResourceError
 from gridpact.grid import Grid, canonical_grid
 from gridpact.metadata import (
     KernelMetadata,
@@ -121,6 +122,13 @@ class _Platform:
         """Give what the driver is called with, by its own words."""
         raise NotImplementedError
 
+    def further_checks(self, programs: Grid, metadata: KernelMetadata, kernel: str) -> list[Check]:
+        """Give checks of what this target alone has; whether a cooperative grid fits, only the device knows."""
+        if not metadata.fields.get("launch_cooperative_grid"):
+            return []
+        x, y, z = programs
+        return [Check("programs at once, cooperative", x * y * z, None, None)]
+
     def limits_for(self, metadata: KernelMetadata) -> Limits:
         """Give the limits of programs for a kernel, which has threads and clusters."""
         return self.limits
@@ -150,6 +158,8 @@ class _Xpu(_Platform):
 # CUDA C++ Programming Guide 13, table "Memory Information per Compute Capability": KiB of shared memory per block, with
 # opt-in. Capabilities that Triton 3.3, 3.6 and 3.9 all compile for: LLVM aborts the process on others.
 _CUDA_SHARED_KIB: Final = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 120: 99}
+# The same guide, "Thread Block Clusters": 8 blocks are portable, more has to be asked for; read on an H200: 16 at most.
+_CLUSTER, _CLUSTER_NON_PORTABLE = 8, 16
 # The same guide, table "Device and Streaming Multiprocessor (SM) Information per Compute Capability".
 _CUDA_PROGRAMS: Final = (2**31 - 1, 65535, 65535)
 
@@ -184,6 +194,17 @@ class _Cuda(_Platform):
         """Count in clusters: a program is one, and CUDA's grid counts their blocks."""
         x, y, z = (limit // size for limit, size in zip(_CUDA_PROGRAMS, self._cluster(metadata), strict=True))
         return replace(self.limits, programs=(x, y, z))
+
+    def further_checks(self, programs: Grid, metadata: KernelMetadata, kernel: str) -> list[Check]:
+        checks, need = super().further_checks(programs, metadata, kernel), math.prod(self._cluster(metadata))
+        if need == 1:
+            return checks
+        # Triton's launcher asks for clusters past the portable size at 16 alone.
+        limit = _CLUSTER_NON_PORTABLE if need == _CLUSTER_NON_PORTABLE else _CLUSTER
+        error = (
+            ResourceError(f"cluster of {kernel}", need, limit, "blocks", "Lower num_ctas.") if need > limit else None
+        )
+        return [*checks, Check("blocks of a cluster", need, limit, error)]
 
 
 # ROCm documentation, table "AMD GPU specifications": KiB of LDS; CDNA has 64 lanes and work-groups of 1024.
@@ -390,6 +411,7 @@ def _checks(programs: Grid, metadata: KernelMetadata, platform: _Platform, kerne
         error = _refusal(launch.check_threads_in_launch, programs, metadata.threads, platform.device)
         need = x * y * z * metadata.threads
         checks.append(Check("threads in the launch", need, limits.threads_in_launch, error))
+    checks += platform.further_checks(programs, metadata, kernel)
     lacking = {error.unit: error for error in lacking_resources(metadata, limits, kernel)}
     for subject, unit, need, limit in (
         ("threads of a program", "threads", metadata.threads, limits.threads),

@@ -225,9 +225,10 @@ def check_coordinates(
 def _check_driver_call(
     subject: Subject, given: object, grid: tuple[int, int, int], program: str, **options: Any
 ) -> Any:
-    """Demand one driver call, whose clusters together are the grid."""
+    """Demand one driver call: its clusters are the grid, its threads and its parameters those of the launch."""
     subject.driver_calls()
-    result = launch(subject, program, given, poisoned(NUMBERS), *grid[:2], **options)
+    seen_memory = poisoned(NUMBERS)
+    result = launch(subject, program, given, seen_memory, *grid[:2], **options)
     calls = subject.driver_calls()
     due = f"1 driver call of {grid} programs"
     seen = ", ".join(f"{call.grid} blocks in clusters of {call.cluster}" for call in calls)
@@ -235,7 +236,16 @@ def _check_driver_call(
     if programs != [grid]:
         raise Violated(subject.asked.script.line, due, f"{len(calls)} driver calls{': ' if calls else ''}{seen}")
     subject.asked.note(due, f"1 driver call: {seen}")
+    compiled: Any = options.get("kernel") if result is None else result
+    same(subject, "threads of a block", (32 * compiled.metadata.num_warps, 1, 1), calls[0].block)
+    arguments = {"seen": seen_memory.ctypes.data, "width": grid[0], "height": grid[1]}
+    same(subject, f"arguments of {subject.asked.script.line}", str(arguments), str(_plain(subject.passed(compiled))))
     return result
+
+
+def _plain(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Give NumPy's numbers as Python's."""
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in arguments.items()}
 
 
 def check_refused(

@@ -37,7 +37,7 @@ class Record:
     is_own
         Whether the subject is ours.
     asked, program
-        Of a violation: the launch in a line, and the case's last launch as a program.
+        Of a violation: the launch in a line, and the case's launches as a program.
     stderr
         What the process said last if it died, or that it died after the case before.
     checks

@@ -34,6 +34,11 @@ def interpreter(folder: str) -> Path:
     return place if place.is_file() else place / "bin" / "python"
 
 
+def _environment() -> dict[str, str]:
+    """Give the caller's environment without what would change how Triton launches; where its tools are is kept."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("TRITON_") or "PATH" in name}
+
+
 class Worker:
     """The process of one subject.
 
@@ -70,7 +75,7 @@ class Worker:
             self._folder = tempfile.TemporaryDirectory(prefix="gridpact-worker-", ignore_cleanup_errors=True)
             self._process = subprocess.Popen(
                 self._command,
-                env={**os.environ, "TMPDIR": self._folder.name},
+                env={**_environment(), "TMPDIR": self._folder.name},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,

@@ -450,7 +450,7 @@ def _miss_late_hooks(subject: Any) -> None:
 # ------------------------------------------------------------------------------------------ KEY, SPEC, ARG, THREAD
 
 
-@_saboteur(_REFERENCE, "ARG-3", "KEY-1")
+@_saboteur(_REFERENCE, "KEY-1")
 def _compare_constants_by_equality(subject: Any) -> None:
     """Takes constants that compare equal for one: 1, True and 1.0, 0.0 and -0.0."""
     from gridpact import arguments

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final
 
 import numpy as np
@@ -74,8 +74,12 @@ class Script:
         if not self._parts:
             return ""
         has_floats = any(array.dtype.kind == "f" for array in self._memory.values())
-        precision = ["np.set_printoptions(precision=17)"] if has_floats else []
-        return "\n".join([self._language.head.rstrip(), *precision, "", *self._parts]).rstrip() + "\n"
+        body = "\n".join(self._parts)
+        before = [
+            *(["np.set_printoptions(precision=17)"] if has_floats else []),
+            *(["from math import inf, nan"] if re.search(r"\b(inf|nan)\b", body) else []),
+        ]
+        return "\n".join([self._language.head.rstrip(), *before, "", body]).rstrip() + "\n"
 
     def write(self, text: str) -> None:
         """Write lines of one's own."""
@@ -177,6 +181,9 @@ class Script:
         self._parts.append(self.line)
         self._at = len(self._parts) - 1
         self._parts.append("".join([self._language.finish, *(f"print({key})\n" for key in memory)]).rstrip())
+        self._keep()
+
+    def _keep(self) -> None:
         if self._kept is not None:
             self._kept.write_text(self.text)
 
@@ -193,6 +200,7 @@ class Script:
         )
         self._parts.append("".join(f"print({name})\n" for name in self._memory).rstrip())
         self._together = None
+        self._keep()
 
     def failed(self) -> None:
         """Let the program go on after the last launch, which was refused."""
@@ -226,15 +234,20 @@ def described(grid, metadata, arguments):
 
 def _argument_text(name: str, value: Any, memory: dict[str, np.ndarray[Any, Any]]) -> str:
     """Show an argument; arrays, also those in tuples, are entered into the memory under a name."""
-    if isinstance(value, np.ndarray) and value.size:
+    if isinstance(value, np.ndarray) and value.size and value.dtype.kind in "biufc":
         memory[name] = value
         return name
     if type(value) is tuple:
         parts = [_argument_text(f"{name}_{i}", part, memory) for i, part in enumerate(value)]
         return f"({', '.join(parts)}{',' * (len(parts) == 1)})"
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return f"__import__('collections').namedtuple({type(value).__name__!r}, {value._fields}){tuple(value)}"
-    return repr(value)
+        fields = _argument_text(name, tuple(value), memory)
+        return f"__import__('collections').namedtuple({type(value).__name__!r}, {value._fields})(*{fields})"
+    if isinstance(value, np.ndarray):
+        return f"np.array({value.tolist()}, {value.dtype.str!r})"
+    if isinstance(value, BuiltinFunctionType):
+        return value.__name__
+    return "object()" if repr(value).startswith("<") else repr(value)
 
 
 def _constant_text(value: Any) -> str:

@@ -331,6 +331,25 @@ def large_grid_reaches_the_driver_whole(subject: Subject, grid: tuple[int, ...],
     same(subject, f"threads of {grid}", (due[0] * threads, due[1], due[2]), seen["global"])
 
 
+@case("GRID-8", kind="negative", num_ctas=[4, 8])
+def blocks_of_clusters_do_not_wrap(subject: Subject, num_ctas: int) -> None:
+    """A grid whose blocks, in clusters, pass 2^32 is more than a device takes, and is never cut to a few of them."""
+    require(subject, "clusters")
+    options = subject.options(num_ctas=num_ctas)
+    grid = (2**32 // num_ctas + 1,)
+    memory = poisoned(8)
+    memory[0] = 0
+    check_refused(
+        subject,
+        Exception,
+        "GRID-8",
+        lambda seen: subject.launch("counted", grid, seen, **options),
+        names="grid",
+        memory=memory,
+        count=lambda seen: int(seen[0]),
+    )
+
+
 @case("GRID-8", tier="slow", grid=[(65536, 32768), (65536, 65536), (16384, 16384, 16), (2**31 - 1,), (3, 5, 2**27 + 1)])
 def large_grid_runs_completely(subject: Subject, grid: tuple[int, ...]) -> None:
     """Every 2^16th program along x counts, and the last program of the grid is seen."""
@@ -350,7 +369,8 @@ def empty_grid_runs_nothing(subject: Subject, first: str, grid: Any) -> None:
     """A zero on any axis writes nothing and raises nothing, on the first launch of a kernel and later."""
     kernel = subject.kernel("coordinates", fresh=first == "yes")
     seen = poisoned(4096)
-    launch(subject, "coordinates", grid, seen, 4, 4, kernel=kernel)
+    with own_rule(subject):
+        launch(subject, "coordinates", grid, seen, 4, 4, kernel=kernel)
     check_untouched(subject, "memory after an empty launch", np.full_like(seen, POISON), seen)
 
 
@@ -362,7 +382,8 @@ def empty_grid_calls_no_hook(subject: Subject, grid: tuple[int, ...]) -> None:
     fired: list[str] = []
     with subject.observed(lambda metadata: fired.append("enter"), lambda metadata: fired.append("exit")):
         launch(subject, "coordinates", grid, seen, 4, 4)
-    same(subject, f"hooks that fired at {grid}", [], fired)
+    with own_rule(subject):
+        same(subject, f"hooks that fired at {grid}", [], fired)
 
 
 def _check_scratch(subject: Subject, grid: tuple[int, ...], programs: int) -> None:
@@ -396,9 +417,10 @@ def negative_grid_allocates_nothing(subject: Subject, grid: tuple[int, ...]) -> 
     """No scratch memory is asked for a grid that is to be refused."""
     require(subject, "scratch")
     sizes: list[int] = []
-    with subject.allocating(sizes), suppress(ValueError, OverflowError):
+    with subject.allocating(sizes), suppress(Exception):
         subject.launch("described", grid, poisoned(64), 4, BLOCK=16)
-    same(subject, f"bytes asked for {grid}", [], sizes)
+    with own_rule(subject):  # nothing runs, and nobody is told
+        same(subject, f"bytes asked for {grid}", [], sizes)
 
 
 @case("GRID-9", kind="negative", wrong={"a_missing_argument": 0, "a_string": 1, "an_unknown_option": 2})

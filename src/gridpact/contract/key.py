@@ -44,6 +44,7 @@ def _check_apart(subject: Subject, program: str, launches: list[tuple[tuple[Any,
     """
     kernel = subject.kernel(program, fresh=True)
     identities: dict[int, set[str]] = {}
+    modules: dict[int, set[str]] = {}  # that the driver was called with, where nothing runs
     for constants, due in launches * 2:
         seen = poisoned(2)
         result = launch(subject, program, (1,), seen, *constants, kernel=kernel)
@@ -51,7 +52,11 @@ def _check_apart(subject: Subject, program: str, launches: list[tuple[tuple[Any,
             same(subject, f"{program} of {constants}", [due, POISON], seen)
         if "binaries" in subject.abilities:
             identities.setdefault(due, set()).add(subject.identity(result))
+        if not subject.runs:
+            modules.setdefault(due, set()).add(subject.last_call().binary)
     _check_binaries(subject, list(identities.values()))
+    if not subject.runs:
+        _check_binaries(subject, list(modules.values()))
 
 
 def _check_binaries(subject: Subject, identities: list[set[str]]) -> None:

@@ -116,6 +116,8 @@ def metadata_tells_shared_memory(subject: Subject, num_warps: int) -> None:
     same(subject, "shared bytes of a kernel without shared memory", 0, bare.shared)
     if num_warps > 1:
         same(subject, "a kernel that reduces over its warps has shared bytes", True, reduced.shared > 0)
+    if not subject.runs:
+        same(subject, "shared bytes that the driver was asked for", reduced.shared, subject.last_call().shared_bytes)
 
 
 @case("META-1", order=[(4, 1, 8, 4), (8, 1), (1, 32, 2, 1)])
@@ -145,7 +147,7 @@ def compiled_kernel_keeps_its_geometry(subject: Subject, num_warps: int) -> None
     check_coordinates(subject, (3, 2, 1), (3, 2, 1), "shared_coordinates", kernel=compiled)
 
 
-def _threads_of(subject: Subject, options: Mapping[str, Any], rewritten: Mapping[str, int]) -> tuple[int, int, int]:
+def _threads_of(subject: Subject, options: Mapping[str, Any], rewritten: Mapping[str, int]) -> tuple[int, ...]:
     """Launch a probe that is compiled like `coordinates` with these options, and whose metadata was then rewritten."""
     from gridpact.conformance.subjects.gridpact_device import geometry_from, geometry_program
 
@@ -278,7 +280,9 @@ def clusters_are_made_or_refused(subject: Subject, num_ctas: int) -> None:
     if seen["groups"] == (*grid, 1):
         told = f"the {grid} blocks of a launch without it, and no error"
         raise Violated(f"coordinates[{grid}](..., num_ctas={num_ctas})", "clusters, or a refusal by name", told)
-    same(subject, f"blocks of {grid} with {options}", (grid[0] * num_ctas, grid[1], 1), seen["groups"])
+    due = (grid[0] * num_ctas, grid[1], 1), (num_ctas, 1, 1)
+    found = seen["groups"], seen.get("cluster", (num_ctas, 1, 1))
+    same(subject, f"blocks of {grid} and blocks of a cluster with {options}", str(due), str(found))
 
 
 @case("META-2")

@@ -58,6 +58,10 @@ def _check_doubled(subject: Subject, kernel: Any, dtype: str, seen_begin: int, s
     result = launch(subject, "scaled", (1,), *views, _COUNT, BLOCK=_COUNT, kernel=kernel)
     if subject.runs:
         same(subject, f"twice 16 of {dtype}, views at {seen_begin} and {source_begin} bytes", due, seen)
+    else:
+        passed = subject.passed(result)
+        addresses = [view.ctypes.data for view in views]
+        same(subject, "where the views begin, as the driver got it", addresses, [passed["seen"], passed["source"]])
     if "binaries" not in subject.abilities:
         return ""
     return subject.identity(result)

@@ -1,8 +1,9 @@
-// A CUDA driver that runs nothing: it judges each launch as a device of compute capability 9.0 would, and keeps what it
-// was asked for. Built against the cuda.h that Triton's wheel ships, with the soname of the real library, so that
-// whoever opens libcuda.so.1 in this process gets this one.
+// A CUDA driver that runs nothing: it judges each launch as an H200's driver did, and keeps what it was asked for.
+// Built against the cuda.h that Triton's wheel ships, with the soname of the real library, so that whoever opens
+// libcuda.so.1 in this process gets this one.
 //
-// Numbers are those of an H200, read there through cuDeviceGetAttribute. Errors are the real driver's.
+// Numbers, refusals and their words were read on an H200 (driver of CUDA 13.0, 2026-11-29). Not judged: registers, and
+// with them how many blocks of a kernel fit; a cooperative grid is held against the device's threads and blocks alone.
 
 #include <algorithm>
 #include <cstdint>
@@ -21,15 +22,18 @@ namespace {
 
 constexpr int kMaxParameters = 256;
 constexpr int kMaxParameterBytes = 128;  // of one parameter: a tensor map is the largest
-constexpr int kMaxThreads = 1024;
-constexpr int kMaxSharedBytes = 232448;
+constexpr int kMaxThreads = 1024, kMaxThreadsZ = 64;
+constexpr int kSharedBytes = 49152, kMaxSharedBytes = 232448;  // of a block: as it is, and where asked for
 constexpr int kMaxCluster = 8, kMaxClusterAllowed = 16;
+constexpr int kProcessors = 132, kThreadsOfProcessor = 2048, kBlocksOfProcessor = 32;
+constexpr size_t kMaxCalls = 4096;  // that nobody has taken
 
 struct Kernel {
   std::string name;
   uint64_t digest = 0;            // FNV-1a of the module's bytes
   std::vector<int> sizes;         // bytes of each parameter, as the module itself declares them
-  int max_cluster = kMaxCluster;  // 16 once the launcher allowed it
+  uint32_t block[3] = {0, 0, 0};  // that the module requires, x first; 0 if it requires none
+  int max_cluster = kMaxCluster, max_shared_bytes = kSharedBytes;  // more once the launcher has asked for it
 };
 
 struct Module {
@@ -69,9 +73,9 @@ std::vector<Section> sections_of(const char *image) {
   return found;
 }
 
-// Parameters stand in .nv.info.<kernel> as records of attribute 0x17 (EIATTR_KPARAM_INFO): index, ordinal (16 bits),
-// offset (16 bits), and a word with the size from bit 18 up.
-std::vector<int> sizes_in(const char *image, const Section &section) {
+// In .nv.info.<kernel> stand records: 0x17 (EIATTR_KPARAM_INFO) for each parameter, with index, ordinal (16 bits), offset
+// (16 bits) and a word with the size from bit 18 up; 0x10 (EIATTR_REQNTID) with the block.
+void read_info(Kernel &kernel, const char *image, const Section &section) {
   std::map<int, int> sizes;
   for (uint64_t p = section.offset, end = p + section.bytes; p + 4 <= end;) {
     const auto format = at<uint8_t>(image, p), attribute = at<uint8_t>(image, p + 1);
@@ -79,11 +83,10 @@ std::vector<int> sizes_in(const char *image, const Section &section) {
     p += 4;
     if (format != 4) continue;  // the value stands in the record's head
     if (attribute == 0x17) sizes[at<uint16_t>(image, p + 4)] = at<uint32_t>(image, p + 8) >> 18;
+    if (attribute == 0x10) std::memcpy(kernel.block, image + p, sizeof kernel.block);
     p += bytes;
   }
-  std::vector<int> in_order;
-  for (const auto &[ordinal, size] : sizes) in_order.push_back(size);
-  return in_order;
+  for (const auto &[ordinal, size] : sizes) kernel.sizes.push_back(size);
 }
 
 void read_module(Module &module) {
@@ -100,7 +103,9 @@ void read_module(Module &module) {
     const std::string name = module.image + names + section.name;
     if (name.compare(0, prefix.size(), prefix) != 0) continue;
     Kernel &kernel = module.kernels[name.substr(prefix.size())];
-    kernel = {name.substr(prefix.size()), digest, sizes_in(module.image, section)};
+    kernel.name = name.substr(prefix.size());
+    kernel.digest = digest;
+    read_info(kernel, module.image, section);
   }
 }
 
@@ -116,8 +121,32 @@ struct gridpact_call {
 };
 
 namespace {
+
 std::deque<gridpact_call> calls;
+
+// Refuse what the driver of an H200 refuses, in its order.
+CUresult judged(const Kernel &kernel, const gridpact_call &call) {
+  const uint32_t limits[3] = {2147483647u, 65535u, 65535u};
+  uint64_t threads = 1, cluster = 1, blocks = 1;
+  for (int i = 0; i < 3; ++i) {
+    if (call.grid[i] > limits[i]) return CUDA_ERROR_INVALID_VALUE;
+    threads *= call.block[i];
+    cluster *= call.cluster[i];
+    blocks *= call.grid[i];
+  }
+  for (int i = 0; i < 3; ++i)
+    if (call.cluster[i] == 0 || call.grid[i] % call.cluster[i] != 0) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+  if (cluster > uint64_t(kernel.max_cluster)) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+  if (blocks == 0 || threads == 0 || threads > kMaxThreads || call.block[2] > kMaxThreadsZ)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (kernel.block[0] && std::memcmp(kernel.block, call.block, sizeof call.block) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (call.shared_bytes > uint32_t(kernel.max_shared_bytes)) return CUDA_ERROR_INVALID_VALUE;
+  const uint64_t together = kProcessors * std::min<uint64_t>(kBlocksOfProcessor, kThreadsOfProcessor / threads);
+  if (call.cooperative && blocks > together) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+  return calls.size() < kMaxCalls ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
+
+}  // namespace
 
 // Take the oldest call that was not taken yet; 0 if there is none.
 API int gridpact_take(gridpact_call *out) {
@@ -129,11 +158,18 @@ API int gridpact_take(gridpact_call *out) {
 }
 
 API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters, void **) {
+  if (!current) return CUDA_ERROR_INVALID_CONTEXT;
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  auto &kernel = *reinterpret_cast<Kernel *>(function);
-  gridpact_call call{{config->gridDimX, config->gridDimY, config->gridDimZ},
-                     {config->blockDimX, config->blockDimY, config->blockDimZ},
-                     {1, 1, 1}};
+  std::lock_guard<std::mutex> lock(guard);
+  const auto &kernel = *reinterpret_cast<Kernel *>(function);
+  gridpact_call call{};
+  call.grid[0] = config->gridDimX;
+  call.grid[1] = config->gridDimY;
+  call.grid[2] = config->gridDimZ;
+  call.block[0] = config->blockDimX;
+  call.block[1] = config->blockDimY;
+  call.block[2] = config->blockDimZ;
+  for (auto &size : call.cluster) size = 1;
   call.shared_bytes = config->sharedMemBytes;
   call.stream = reinterpret_cast<uint64_t>(config->hStream);
   call.function = reinterpret_cast<uint64_t>(function);
@@ -150,24 +186,12 @@ API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function,
       call.programmatic = attribute.value.programmaticStreamSerializationAllowed;
     }
   }
-  // CUDA C++ programming guide, technical specifications per compute capability: x to 2^31-1, y and z to 65535.
-  const uint32_t limits[3] = {2147483647u, 65535u, 65535u};
-  uint64_t threads = 1, cluster = 1;
-  for (int i = 0; i < 3; ++i) {
-    if (call.grid[i] == 0 || call.grid[i] > limits[i] || call.block[i] == 0 || call.cluster[i] == 0 ||
-        call.grid[i] % call.cluster[i] != 0)
-      return CUDA_ERROR_INVALID_VALUE;
-    threads *= call.block[i];
-    cluster *= call.cluster[i];
-  }
-  if (threads > kMaxThreads || call.shared_bytes > kMaxSharedBytes) return CUDA_ERROR_INVALID_VALUE;
-  if (cluster > uint64_t(kernel.max_cluster)) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+  if (const CUresult refusal = judged(kernel, call); refusal != CUDA_SUCCESS) return refusal;
   call.count = std::min<int>(kernel.sizes.size(), kMaxParameters);
   for (int i = 0; i < call.count; ++i) {
     call.sizes[i] = std::min(kernel.sizes[i], kMaxParameterBytes);
     std::memcpy(call.parameters[i], parameters[i], call.sizes[i]);
   }
-  std::lock_guard<std::mutex> lock(guard);
   calls.push_back(call);
   return CUDA_SUCCESS;
 }
@@ -200,8 +224,14 @@ API CUresult cuFuncGetAttribute(int *out, CUfunction_attribute attribute, CUfunc
 }
 
 API CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
+  std::lock_guard<std::mutex> lock(guard);
+  auto &kernel = *reinterpret_cast<Kernel *>(function);
   if (attribute == CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED)
-    reinterpret_cast<Kernel *>(function)->max_cluster = value ? kMaxClusterAllowed : kMaxCluster;
+    kernel.max_cluster = value ? kMaxClusterAllowed : kMaxCluster;
+  if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) {
+    if (value < 0 || value > kMaxSharedBytes) return CUDA_ERROR_INVALID_VALUE;
+    kernel.max_shared_bytes = value;
+  }
   return CUDA_SUCCESS;
 }
 
@@ -232,10 +262,14 @@ API CUresult cuDeviceGetAttribute(int *out, CUdevice_attribute attribute, CUdevi
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *out = 9; break;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *out = 0; break;
     case CU_DEVICE_ATTRIBUTE_WARP_SIZE: *out = 32; break;
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *out = 132; break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *out = kProcessors; break;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *out = kMaxSharedBytes; break;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: *out = 233472; break;
-    default: *out = 65536;
+    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK: *out = 65536; break;
+    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: *out = 1980000; break;                 // kHz
+    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE: *out = 3201000; break;          // kHz
+    case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH: *out = 6016; break;       // bits
+    default: return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
 }
@@ -289,7 +323,9 @@ API CUresult cuGetErrorString(CUresult error, const char **out) {
     case CUDA_ERROR_INVALID_CONTEXT: *out = "invalid device context"; break;
     case CUDA_ERROR_INVALID_HANDLE: *out = "invalid resource handle"; break;
     case CUDA_ERROR_NOT_FOUND: *out = "named symbol not found"; break;
-    case CUDA_ERROR_INVALID_CLUSTER_SIZE: *out = "invalid cluster size"; break;
+    case CUDA_ERROR_INVALID_CLUSTER_SIZE: *out = "a kernel launch error has occurred due to cluster misconfiguration"; break;
+    case CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE: *out = "too many blocks in cooperative launch"; break;
+    case CUDA_ERROR_OUT_OF_MEMORY: *out = "out of memory"; break;
     default: *out = "unknown error";
   }
   return CUDA_SUCCESS;

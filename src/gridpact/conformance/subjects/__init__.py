@@ -51,7 +51,7 @@ NAMED_ONLY: Final = frozenset({"triton:cuda:fake", "intel:launcher"})
 GROUP: Final = "gridpact.subjects"
 
 
-Ranges: TypeAlias = dict[str, tuple[int, int, int]]
+Ranges: TypeAlias = dict[str, tuple[int, ...]]
 
 
 class Observed(NamedTuple):
@@ -77,8 +77,8 @@ class DriverCall:
         Dynamic shared memory of a block.
     stream
         Handle.
-    binary
-        Digest of the module that the function is of.
+    function, binary
+        The kernel's handle, and a digest of the module that it is of.
     parameters
         The bytes of each parameter, as many as the binary itself declares.
     attributes
@@ -90,6 +90,7 @@ class DriverCall:
     cluster: tuple[int, int, int] = (1, 1, 1)
     shared_bytes: int = 0
     stream: int = 0
+    function: int = 0
     binary: str = ""
     parameters: tuple[bytes, ...] = ()
     attributes: frozenset[str] = frozenset()
@@ -98,6 +99,7 @@ class DriverCall:
         told = f"driver call: grid {self.grid}, block {self.block}"
         told += f", cluster {self.cluster}" if self.cluster != (1, 1, 1) else ""
         told += f", {self.shared_bytes} shared bytes" if self.shared_bytes else ""
+        told += "".join(f", {name}" for name in sorted(self.attributes))
         return f"{told}, binary {self.binary}, parameters {' '.join(part.hex() for part in self.parameters)}"
 
 
@@ -115,7 +117,8 @@ class Subject(ABC):
     abilities
         What it can be asked beyond plain launches: `num_warps`, `lanes`, `shared`, `hooks`, `options`, `binaries` (it
         can tell which binary ran), `compiled` (a launch gives back a compiled kernel), `geometry` (probe kernels in
-        the driver's own language), `limits`, `scratch` (kernels may ask for memory of each launch).
+        the driver's own language), `limits`, `scratch` (kernels may ask for memory of each launch), `clusters` (of
+        programs).
     lacks
         Ability -> why it has not got it; such cases are `unsupported`.
     unwritten
@@ -190,8 +193,15 @@ class Subject(ABC):
         """Give the driver calls since this was last asked; of subjects whose kernels do not run."""
         return []
 
+    def last_call(self) -> DriverCall:
+        """Give the driver call of the last launch, or say that it made none; of subjects whose kernels do not run."""
+        raise Unsupported("what the driver is given is not seen")
+
     def passed(self, result: Any) -> dict[str, Any]:
-        """Give the numbers of the last driver call by name, as the driver got them, and those that were compiled in."""
+        """Give the arguments of the last driver call by name, as the driver got them, and those that were compiled in.
+
+        Pointers are given as addresses.
+        """
         raise Unsupported("what the driver is given is not seen")
 
     def begin(self, asked: Asked) -> None:
@@ -218,6 +228,8 @@ class Subject(ABC):
         self, grid: tuple[int, ...], wait: bool = True, observed: Observed = UNOBSERVED, **options: Any
     ) -> Ranges:
         """Launch a probe in the driver's own language, and give what it saw: `global`, `local`, `groups`, x first.
+
+        Where nothing runs, what the driver was called with: also `cluster`, `shared` (bytes) and `stream` (handle).
 
         Parameters
         ----------

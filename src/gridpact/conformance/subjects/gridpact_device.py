@@ -122,7 +122,7 @@ def geometry_from(seen: np.ndarray[Any, Any], limit_s: float = 30) -> Ranges:
             )
         time.sleep(0.001)
     numbers = tuple(int(n) for n in seen[:9])
-    return {"global": numbers[:3], "local": numbers[3:6], "groups": numbers[6:]}  # type: ignore[dict-item]
+    return {"global": numbers[:3], "local": numbers[3:6], "groups": numbers[6:]}
 
 
 _HOOKS: Final = (
@@ -137,7 +137,7 @@ def reference() -> Subject:
     subject = GridpactDevice("reference", "gridpact.contract.reference_programs")
     subject.abilities = frozenset({"hooks", "options", "binaries", "compiled"})
     loop = "a program is one call of a Python function"
-    subject.lacks = dict.fromkeys(("num_warps", "lanes", "shared", "geometry", "scratch"), loop)
+    subject.lacks = dict.fromkeys(("num_warps", "lanes", "shared", "geometry", "scratch", "clusters"), loop)
     subject.lacks["limits"] = "it has none"
     subject.language = Language(
         f"{_IMPORTS}from gridpact.backends.reference import num_programs, program_id\n\n"
@@ -154,7 +154,10 @@ def sycl_cpu() -> Subject:
     """Open `gridpact:sycl:cpu`."""
     subject = GridpactDevice("sycl:cpu", "gridpact.contract.triton_programs")
     subject.language = Language(f"{_IMPORTS}import triton.language as tl\n", jit="gridpact.jit", hooks=_HOOKS)
-    subject.lacks = {"scratch": "kernels of Triton 3.3 take no scratch memory on SYCL"}
+    subject.lacks = {
+        "scratch": "kernels of Triton 3.3 take no scratch memory on SYCL",
+        "clusters": "SYCL has no clusters of work-groups",
+    }
     subject.abilities = frozenset(
         {"num_warps", "lanes", "shared", "hooks", "options", "binaries", "compiled", "geometry", "limits"}
     )

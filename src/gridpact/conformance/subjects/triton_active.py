@@ -125,7 +125,7 @@ class TritonActive(UpstreamTriton):
                 self.driver = f"cuda {torch.version.cuda}"
                 # CUDA C++ programming guide, technical specifications per compute capability
                 self.limits, self.most_threads, self.lanes = (2**31 - 1, 65535, 65535), 1024, 32
-                self.abilities |= {"limits"}
+                self.abilities |= {"limits"} | ({"clusters"} if target.arch >= 90 else set())
                 self.unwritten = {"geometry": self.unwritten["geometry"]}
 
     def tensor(self, array: np.ndarray[Any, Any]) -> Any:

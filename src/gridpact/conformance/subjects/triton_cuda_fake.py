@@ -32,6 +32,7 @@ _PARAMETER_BYTES: Final = 128
 
 
 _folder: Final = tempfile.TemporaryDirectory(prefix="gridpact-fake-cuda-", ignore_cleanup_errors=True)
+NOTE: Final = "device 0, its default stream and its compute capability are stand-ins, where Triton asks torch for them"
 
 
 class _Call(ctypes.Structure):
@@ -62,13 +63,14 @@ def activate() -> ctypes.CDLL:
     RuntimeError
         The installed Triton is older than 3.6, whose launcher has another form.
     """
-    version = importlib.metadata.version("triton")
+    try:
+        version = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        version = "0.0"
     if tuple(map(int, version.split(".")[:2])) < (3, 6):
-        raise RuntimeError(
-            f"triton: expected upstream 3.6 or newer, got {version}. Ask it in an environment of its own."
-        )
-    folder = Path(tempfile.mkdtemp(prefix="gridpact-fake-cuda-"))
-    os.environ.setdefault("TRITON_CACHE_DIR", str(folder / "cache"))
+        raise RuntimeError("triton: expected upstream 3.6 or newer, which needs an environment of its own")
+    folder = Path(_folder.name)
+    os.environ["TRITON_CACHE_DIR"] = str(folder / "cache")  # fresh: what others compiled is not asked
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # what 3.9 does unless told, with a warning
     os.environ["TRITON_LIBCUDA_PATH"] = str(folder)
     import triton
@@ -111,6 +113,7 @@ def driver_calls() -> list[DriverCall]:
                 cluster,
                 taken.shared_bytes,
                 taken.stream,
+                taken.function,
                 f"{taken.digest:016x}",
                 tuple(bytes(taken.parameters[i][: taken.sizes[i]]) for i in range(taken.count)),
                 frozenset(name for name in ("cooperative", "programmatic") if getattr(taken, name)),
@@ -127,9 +130,9 @@ class TritonCudaFake(UpstreamTriton):
     lanes = 32
     limits, most_threads = (2**31 - 1, 65535, 65535), 1024
     device = "no device: driver calls are judged as one of compute capability 9.0 would, and kept; nothing runs"
-    driver = "our own libcuda.so.1"
+    driver = f"our own libcuda.so.1; {NOTE}"
     abilities = frozenset(
-        {"num_warps", "shared", "hooks", "options", "binaries", "compiled", "geometry", "limits", "scratch"}
+        {"num_warps", "shared", "hooks", "options", "binaries", "compiled", "geometry", "limits", "scratch", "clusters"}
     )
 
     def __init__(self) -> None:
@@ -151,6 +154,7 @@ class TritonCudaFake(UpstreamTriton):
         )
         self._calls: list[DriverCall] = []  # not given yet
         self._last: DriverCall | None = None
+        self._binaries: dict[int, str] = {}  # by function, of all driver calls
 
     def tensor(self, array: np.ndarray[Any, Any]) -> Any:
         self.asked.memory.append(array)
@@ -159,6 +163,12 @@ class TritonCudaFake(UpstreamTriton):
     def begin(self, asked: Any) -> None:
         super().begin(asked)
         self.driver_calls()
+        self._last = None
+
+    def launch(self, program: str, grid: Any, *args: Any, **options: Any) -> Any:
+        self._look()
+        self._last = None
+        return super().launch(program, grid, *args, **options)
 
     def driver_calls(self) -> list[DriverCall]:
         self._look()
@@ -166,20 +176,31 @@ class TritonCudaFake(UpstreamTriton):
         return calls
 
     def _look(self) -> None:
-        self._calls += driver_calls()
-        self._last = self._calls[-1] if self._calls else self._last
+        new = driver_calls()
+        self._calls += new
+        self._last = new[-1] if new else self._last
+        self._binaries |= {call.function: call.binary for call in new}
+
+    def last_call(self) -> DriverCall:
+        self._look()
+        if self._last is None:
+            raise Violated(self.asked.script.line, "a driver call", "no driver call and no error")
+        return self._last
 
     def identity(self, compiled: Any) -> str:
-        return str(compiled.hash)
+        """Name it by Triton's key and by the bytes of the module whose function the driver was called with."""
+        self._look()
+        if compiled.function not in self._binaries:
+            raise Violated(self.asked.script.line, "a driver call of the compiled kernel's function", "none")
+        return f"{compiled.hash} {self._binaries[compiled.function]}"
 
     def passed(self, result: Any) -> dict[str, Any]:
-        self._look()
         types = [(name, kind) for name, kind in result.src.signature.items() if kind != "constexpr"]
-        parts = self._last.parameters if self._last else ()
+        parts = self.last_call().parameters
         found = {
             name: _number(kind, part)
             for (name, kind), part in zip(types, parts, strict=False)
-            if isinstance(kind, str) and not kind.startswith("*")
+            if isinstance(kind, str)  # a tuple's parts have no names
         }
         names = list(result.src.signature)
         built_in = {names[path[0]]: value for path, value in result.src.constants.items() if len(path) == 1}
@@ -198,7 +219,12 @@ class TritonCudaFake(UpstreamTriton):
             "    return Tensor(np.zeros(128, 'u1'))\n\n\ntriton.set_allocator(allocate)"
         )
         self.triton.set_allocator(allocate)
-        yield
+        try:
+            yield
+        finally:
+            from triton.runtime._allocation import NullAllocator
+
+            self.triton.set_allocator(NullAllocator())
 
     def geometry(
         self, grid: tuple[int, ...], wait: bool = True, observed: Observed = UNOBSERVED, **options: Any
@@ -215,16 +241,21 @@ class TritonCudaFake(UpstreamTriton):
         calls = self.driver_calls()
         if len(calls) != 1:
             raise Violated(self.asked.script.line, "one driver call", f"{len(calls)} driver calls and no error")
-        x, y, z = calls[0].grid
-        by_x, by_y, by_z = calls[0].block
-        return {"groups": (x, y, z), "local": (by_x, by_y, by_z), "global": (x * by_x, y * by_y, z * by_z)}
+        (call,) = calls
+        threads = tuple(count * size for count, size in zip(call.grid, call.block, strict=True))
+        further = {"cluster": call.cluster, "shared": (call.shared_bytes,), "stream": (call.stream,)}
+        return {"groups": call.grid, "local": call.block, "global": threads, **further}
 
 
-_NUMPY: Final = {"i1": "u1", "u1": "u1", "fp16": "f2", "fp32": "f4", "f32": "f4", "fp64": "f8"}
+_NUMPY: Final = {"fp16": "f2", "fp32": "f4", "f32": "f4", "fp64": "f8"}
 
 
 def _number(kind: str, part: bytes) -> Any:
     """Read a parameter of one of Triton's types."""
+    if kind.startswith("*"):
+        return int.from_bytes(part, "little")
+    if kind in ("i1", "u1"):
+        return part[0] & 1  # the kernel sees this bit
     if kind == "bf16":
         return np.frombuffer(b"\0\0" + part, "<f4")[0]
     name = _NUMPY.get(kind) or f"{kind[0]}{int(kind[1:]) // 8}"
