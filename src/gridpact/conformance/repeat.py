@@ -1,8 +1,8 @@
 """Run findings by hand: `python -m gridpact.conformance.repeat evidence/upstream.jsonl [all]`.
 
-The program of each violated record runs alone, in the environment that its subject lived in, and what it prints is shown
-below what was due and seen; of cases of one name the first, or all of them. Ends with 1 if a finding has no program, or
-one that ends with an error where the case did not die.
+The program of each violated record runs alone, in the environment that its subject lived in, and what it prints is
+shown below what was due and seen; of cases of one name the first, or all of them. Ends with 1 if a finding has no
+program, or one that dies, hangs or ends with an error where the case did not.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def repeat(record: Record) -> bool:
             return "hung" in record.observed
     said = ran.stdout.strip()[-_SHOWN:] or ran.stderr.strip()[-_SHOWN:]
     print("  now   " + "\n        ".join(said.splitlines()) + f"\n        exit code {ran.returncode}", flush=True)
-    return bool(record.program) and (ran.returncode == 0 or (ran.returncode < 0 and "died" in record.observed))
+    if ran.returncode > 0:
+        return record.observed.partition(":")[0] in ran.stderr
+    return bool(record.program) and (ran.returncode == 0 or "died" in record.observed)
 
 
 def main(path: str, every: str = "") -> int:
