@@ -31,6 +31,16 @@ def test_devices_shows_each_device_with_its_facts(sycl):
         assert fact in result.output
 
 
+def test_devices_shows_what_becomes_of_each_option(sycl):
+    result = run("devices", "--policy")
+    assert result.exit_code == 0
+    lines = [line.split() for line in result.output.splitlines()]
+    assert ["num_warps", "4", "applied"] in lines
+    assert ["num_ctas", "1", "default", "only", "SYCL", "has", "no"] in [line[:7] for line in lines]
+    for name in gridpact.open_device("sycl:cpu").options:
+        assert any(line[:1] == [name] for line in lines), name
+
+
 def test_version_and_help():
     assert run("--version").output == f"gridpact {gridpact.__version__}\n"
     assert "verify" in run("--help").output

@@ -422,15 +422,19 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path):
 def test_the_evidence_readme_tells_confirmed_violated_and_not_run(tmp_path):
     rows = [
         evidence.Record("GRID-4", "GRID-4:a", "gridpact:x", "pass", is_own=True),
-        evidence.Record("GRID-3", "GRID-3:b", "triton:y", "violated", "refused", "8 programs ran", program="k[(1,)]()"),
+        evidence.Record("GRID-3", "GRID-3:b_c:x=2", "triton:y", "violated", "refused", "9 ran", program="k[(1, 2)]()"),
+        evidence.Record("GRID-3", "GRID-3:b_c:x=1", "triton:y", "violated", "refused", "8 ran", program="k[(1,)]()"),
         evidence.Record("GRID-8", "GRID-8:c", "triton:y", "unsupported", observed="it loops"),
         evidence.Record("GRID-6", "GRID-6:d", "triton:y", "unguarded", "ValueError", "nothing ran"),
     ]
     (tmp_path / "run.jsonl").write_bytes(b"".join(row.line() for row in rows))
     text = evidence.summary(tmp_path)
     assert "| GRID-4 | pass 1/1 |  |" in text
-    assert "### GRID-3 by `triton:y`: 1 cases" in text
+    assert "### GRID-3 by `triton:y`: b c" in text
+    assert "- case `GRID-3:b_c:x=1`" in text
+    assert "- also, 1 cases: `x=2`" in text
     assert "k[(1,)]()" in text
+    assert "k[(1, 2)]()" not in text  # the smaller program shows it
     assert "it loops" in text
     assert "nothing ran" in text
 

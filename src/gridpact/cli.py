@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import tempfile
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -19,6 +20,7 @@ from rich.table import Table
 
 import gridpact
 from gridpact import backends, toolchain
+from gridpact.metadata import Option
 
 app: Final = typer.Typer(
     help="The launch layer of Triton kernels, made strict.",
@@ -37,7 +39,9 @@ def main(version: Annotated[bool, typer.Option("--version", help="Print the vers
 
 
 @app.command()
-def devices() -> None:
+def devices(
+    policy: Annotated[bool, typer.Option("--policy", help="What becomes of each launch option.")] = False,
+) -> None:
     """Show each backend's devices: usable or why not, limits, capabilities, which launch path."""
     console = Console()
     for status in backends.device_statuses():
@@ -49,6 +53,20 @@ def devices() -> None:
         for name, value in status.facts.items():
             table.add_row(f"  [dim]{escape(name)}[/]", escape(value))
         console.print(table)
+        if policy and status.is_usable:
+            console.print(_policies(backends.open_device(status.name).options))
+
+
+def _policies(options: Mapping[str, Option]) -> Table:
+    """Show each option with its default, and what becomes of another value (META-2)."""
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("option", no_wrap=True)
+    table.add_column("default", overflow="fold")
+    table.add_column("policy", no_wrap=True)
+    table.add_column("because", overflow="fold")
+    for name, option in sorted(options.items(), key=lambda item: (item[1].policy, item[0])):
+        table.add_row(name, escape(repr(option.default)), option.policy, escape(option.reason))
+    return table
 
 
 @app.command()

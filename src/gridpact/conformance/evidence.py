@@ -134,8 +134,10 @@ def summary(folder: Path) -> str:
     parts.append("\n## Violated, by whom\n")
     for subject in subjects:
         found = [record for record in records if record.subject == subject and record.verdict == "violated"]
-        for number in dict.fromkeys(record.clause for record in found):
-            parts.append(_finding(subject, number, [record for record in found if record.clause == number]))
+        by_question: dict[str, list[Record]] = {}
+        for record in found:
+            by_question.setdefault(":".join(record.case.split(":")[:2]), []).append(record)
+        parts += [_finding(subject, question, asked) for question, asked in by_question.items()]
     if not any(record.verdict == "violated" for record in records):
         parts.append("Nothing.\n")
     parts.append("\n## Unguarded: late, vague or silent, or our own rule differs\n")
@@ -153,20 +155,21 @@ prints what was seen; where threads meet (THREAD-1) it does so in some runs.
 """
 
 
+def _made_of(record: Record) -> str:
+    """Give the version of Triton."""
+    names = ("triton", "triton-xpu", "pytorch-triton")
+    return ", ".join(record.versions[name] for name in names if name in record.versions)
+
+
 def apart(records: list[Record]) -> list[Record]:
     """Tell a launcher of Triton's apart by Triton's version, where several were asked under one name."""
-
-    def made_of(record: Record) -> str:
-        names = ("triton", "triton-xpu", "pytorch-triton")
-        return ", ".join(record.versions[name] for name in names if name in record.versions)
-
     asked: dict[str, set[str]] = {}
     for record in records:
-        asked.setdefault(record.subject, set()).add(made_of(record))
+        asked.setdefault(record.subject, set()).add(_made_of(record))
     return [
         record
         if record.is_own or len(asked[record.subject]) == 1
-        else replace(record, subject=f"{record.subject} {made_of(record)}")
+        else replace(record, subject=f"{record.subject} {_made_of(record)}")
         for record in records
     ]
 
@@ -191,17 +194,20 @@ def _told(verdicts: list[str]) -> str:
     return f"{worst} {asked.count('pass')}/{len(asked)}" if asked else "not run"
 
 
-def _finding(subject: str, number: str, records: list[Record]) -> str:
+def _finding(subject: str, question: str, records: list[Record]) -> str:
+    """Tell what was due and seen in the case with the smallest program, and name the others of the same question."""
     first = min(records, key=lambda record: len(record.program) or 10**6)
+    number, name = question.split(":")
     told = [
-        f"### {number} by `{subject}`: {len(records)} cases\n",
-        f"- case `{first.case}`",
+        f"### {number} by `{subject}`: {name.replace('_', ' ')}\n",
+        f"- case `{first.case}`, Triton {_made_of(first)}, on {first.device}",
         f"- due: {first.expected}",
         f"- seen: {_in_a_line(first.observed)}",
     ]
     told += [f"- known: {report}" for report in _known(first)]
     if len(records) > 1:
-        told.append(f"- also: {', '.join(f'`{record.case}`' for record in records if record is not first)}")
+        others = [f"`{record.case.removeprefix(question + ':')}`" for record in records if record is not first]
+        told.append(f"- also, {len(others)} cases: {', '.join(others)}")
     if first.program:
         told += ["", "```python", first.program.strip(), "```"]
     return "\n".join(told) + "\n"
