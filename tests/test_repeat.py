@@ -22,6 +22,8 @@ def violated(program, observed="8 programs ran", case="GRID-3:b:x=1", **fields):
     [
         ("print(7)", "8 programs ran", True),
         ("raise ValueError('late')", "8 programs ran", False),
+        ("raise ValueError('late')", "1", False),  # stands in every traceback
+        ("raise ValueError('late')", "TypeError: late", False),
         ("raise ValueError('late')", "ValueError: late", True),
         ("import ctypes; ctypes.string_at(0)", "died of SIGSEGV", True),
         ("import ctypes; ctypes.string_at(0)", "8 programs ran", False),

@@ -64,6 +64,11 @@ class Record:
     command: str = ""
     date: str = ""
 
+    @property
+    def question(self) -> str:
+        """The case's address without its parameters."""
+        return ":".join(self.case.split(":")[:2])
+
     def line(self) -> bytes:
         """Give the record as one line of JSON."""
         return json.dumps(asdict(self), ensure_ascii=False).encode() + b"\n"
@@ -136,7 +141,7 @@ def summary(folder: Path) -> str:
         found = [record for record in records if record.subject == subject and record.verdict == "violated"]
         by_question: dict[str, list[Record]] = {}
         for record in found:
-            by_question.setdefault(":".join(record.case.split(":")[:2]), []).append(record)
+            by_question.setdefault(record.question, []).append(record)
         parts += [_finding(subject, question, asked) for question, asked in by_question.items()]
     if not any(record.verdict == "violated" for record in records):
         parts.append("Nothing.\n")

@@ -24,11 +24,10 @@ _SHOWN: Final = 600
 
 def findings(path: Path, every: bool) -> list[Record]:
     """Give violated records: the first of each subject, clause and name, or all."""
-    chosen: dict[tuple[str, ...], Record] = {}
+    chosen: dict[tuple[str, str], Record] = {}
     for record in apart(list(read(path))):
         if record.verdict == "violated":
-            address = record.case if every else record.case.rsplit(":", record.case.count(":") - 1)[0]
-            chosen.setdefault((record.subject, address), record)
+            chosen.setdefault((record.subject, record.case if every else record.question), record)
     return list(chosen.values())
 
 
@@ -56,8 +55,9 @@ def repeat(record: Record) -> bool:
             return "hung" in record.observed
     said = ran.stdout.strip()[-_SHOWN:] or ran.stderr.strip()[-_SHOWN:]
     print("  now   " + "\n        ".join(said.splitlines()) + f"\n        exit code {ran.returncode}", flush=True)
-    if ran.returncode > 0:
-        return record.observed.partition(":")[0] in ran.stderr
+    if ran.returncode > 0:  # only if an error is what the case saw, and it is the same
+        error = re.match(r"\w+(?=: )", record.observed)
+        return error is not None and error.group() in ran.stderr
     return bool(record.program) and (ran.returncode == 0 or "died" in record.observed)
 
 

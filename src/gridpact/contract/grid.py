@@ -155,6 +155,7 @@ def _check_grid_refused(
     grid: Any,
     names: str = "grid",
     means: int | None = None,
+    **options: Any,
 ) -> None:
     """Demand that a grid is refused; the probe counts in one place, so that any number of programs may run."""
     memory = poisoned(8)
@@ -163,7 +164,7 @@ def _check_grid_refused(
         subject,
         kinds,
         number,
-        lambda seen: subject.launch("counted", grid, seen),
+        lambda seen: subject.launch("counted", grid, seen, **options),
         names=names,
         means=means,
         memory=memory,
@@ -335,19 +336,8 @@ def large_grid_reaches_the_driver_whole(subject: Subject, grid: tuple[int, ...],
 def blocks_of_clusters_do_not_wrap(subject: Subject, num_ctas: int) -> None:
     """A grid whose blocks, in clusters, pass 2^32 is more than a device takes, and is never cut to a few of them."""
     require(subject, "clusters")
-    options = subject.options(num_ctas=num_ctas)
     grid = (2**32 // num_ctas + 1,)
-    memory = poisoned(8)
-    memory[0] = 0
-    check_refused(
-        subject,
-        Exception,
-        "GRID-8",
-        lambda seen: subject.launch("counted", grid, seen, **options),
-        names="grid",
-        memory=memory,
-        count=lambda seen: int(seen[0]),
-    )
+    _check_grid_refused(subject, Exception, "GRID-8", grid, **subject.options(num_ctas=num_ctas))
 
 
 @case("GRID-8", tier="slow", grid=[(65536, 32768), (65536, 65536), (16384, 16384, 16), (2**31 - 1,), (3, 5, 2**27 + 1)])

@@ -285,9 +285,6 @@ class IntelLauncher(UpstreamTriton):
     def synchronize(self) -> None:
         _queue().wait()
 
-    def identity(self, compiled: Any) -> str:
-        return str(compiled.hash)
-
     def geometry(
         self, grid: tuple[int, ...], wait: bool = True, observed: Observed = UNOBSERVED, **options: Any
     ) -> Ranges:

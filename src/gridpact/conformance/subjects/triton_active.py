@@ -37,6 +37,9 @@ class UpstreamTriton(Subject):
     def jit(self, function: FunctionType, **options: Any) -> Any:
         return self.triton.jit(function, **{**getattr(function, "options", {}), **options})
 
+    def identity(self, compiled: Any) -> str:
+        return str(compiled.hash)
+
     @contextmanager
     def observed(self, enter: Callable[[Any], None] | None, exit: Callable[[Any], None] | None) -> Iterator[None]:
         """Register launch hooks with Triton: chains in its knobs, or one slot per hook in 3.3."""
@@ -161,9 +164,6 @@ class TritonActive(UpstreamTriton):
         except Exception:  # sticky: every later call of the context says the same
             return True
         return False
-
-    def identity(self, compiled: Any) -> str:
-        return str(compiled.hash)
 
     def geometry(
         self, grid: tuple[int, ...], wait: bool = True, observed: Observed = UNOBSERVED, **options: Any
