@@ -1,6 +1,9 @@
 """Streams: opaque to the frontend, refused by name, asynchronous when given."""
 
+import itertools
+import sys
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -209,3 +212,196 @@ def test_usm_of_two_queues_needs_a_stream(kernels):
     copy[1](source, target, stream=queues[0])
     queues[0].wait()
     assert np.asarray(target)[0] == 7
+
+
+# -- what orders streams
+
+
+def test_event_lets_one_stream_wait_for_another(kernels):
+    hold, copy = kernels
+    a, b = gridpact.Stream("sycl:cpu"), gridpact.Stream("sycl:cpu")
+    flag, out, early, late = zeros(), zeros(), zeros(), zeros()
+    hold.warmup(flag, out)
+    copy.warmup(out, early)
+    hold[1](flag, out, stream=a)
+    written = a.record()
+    copy[1](out, early, stream=b)
+    b.synchronize()
+    b.wait(written)
+    copy[1](out, late, stream=b)
+    assert not written.is_complete
+    flag[0] = 1
+    written.synchronize()
+    assert written.is_complete
+    b.synchronize()
+    assert (early[0], late[0]) == (0, 1)
+
+
+def test_event_of_another_device_is_refused(device, sycl):
+    other = gridpact.Stream("reference" if device == "sycl:cpu" else "sycl:cpu").record()
+    with pytest.raises(gridpact.ContractError, match=r"event.synchronize\(\)") as caught:
+        gridpact.Stream(device).wait(other)
+    assert caught.value.clause == "STREAM-5"
+    with pytest.raises(gridpact.ContractError) as caught:
+        gridpact.Stream(device).wait(5)
+    assert caught.value.clause == "STREAM-5"
+
+
+def test_event_of_a_closed_stream(device):
+    stream = gridpact.Stream(device)
+    event = stream.record()
+    stream.close()
+    event.synchronize()
+    assert event.is_complete
+    with pytest.raises(gridpact.ContractError, match="open stream"):
+        stream.record()
+    with pytest.raises(gridpact.ContractError, match="open stream"):
+        stream.wait(event)
+
+
+@pytest.mark.parametrize("dpctl_route", [False, True])
+def test_queue_without_an_order_is_given_one(kernels, dpctl_route, monkeypatch):
+    """dpctl's queues are out of order unless asked; launches on one keep their order, to dpctl's own commands too."""
+    import dpctl
+
+    from gridpact.backends import sycl
+
+    device = gridpact.open_device("sycl:cpu")
+    if dpctl_route:
+        route = sycl._Dpctl(sycl.installed_file("intel-sycl-rt", "/libsycl.so").parent)
+        monkeypatch.setattr(device, "route", route)
+    _, copy = kernels
+    queue = dpctl.SyclQueue("opencl:cpu")
+    assert not queue.is_in_order
+    assert device.accept_stream(queue).is_fenced
+    assert not device.accept_stream(dpctl.SyclQueue("opencl:cpu", property="in_order")).is_fenced
+    chain = [np.full(1, 5, np.int32), *(zeros() for _ in range(50))]
+    for source, target in itertools.pairwise(chain):
+        copy[1](source, target, stream=queue)
+    gridpact.synchronize(queue)
+    assert [link[0] for link in chain] == [5] * 51
+
+
+def test_own_stream_out_of_order_keeps_none(sycl):
+    device = gridpact.open_device(sycl)
+    assert not device.accept_stream(gridpact.Stream(sycl, in_order=False)).is_fenced
+
+
+# -- streams of torch
+
+
+class TorchStream:
+    """A stream as torch has them for XPU: `sycl_queue` is the address of a queue."""
+
+    def __init__(self, queue):
+        self.queue = queue
+
+    @property
+    def sycl_queue(self):
+        return self.queue.addressof_ref()
+
+
+TorchStream.__module__ = "torch.xpu.streams"
+
+
+class XpuTensor:
+    """A tensor of torch's on an XPU, as far as a launch looks at it."""
+
+    def __init__(self, array, index=0):
+        self.array, self.dtype = array, f"torch.{array.dtype}"
+        self.device = types.SimpleNamespace(type="xpu", index=index)
+
+    def data_ptr(self):
+        return self.array.ctypes.data
+
+
+@pytest.fixture(params=["by raw handle", "by stream object"])
+def torch_xpu(request, sycl, monkeypatch):
+    """Stand in for torch with real queues, as torch from before and after `_xpu_getCurrentRawStream`."""
+    import dpctl
+
+    queues = [dpctl.SyclQueue("opencl:cpu", property="in_order") for _ in range(2)]
+    torch = types.ModuleType("torch")
+    torch.current = queues[0]
+    torch.xpu = types.SimpleNamespace(current_stream=lambda index: TorchStream(torch.current))
+    torch._C = types.SimpleNamespace()
+    if request.param == "by raw handle":
+        torch._C._xpu_getCurrentRawStream = lambda index: torch.current.addressof_ref()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    return torch, queues
+
+
+def test_tensors_of_torch_go_to_its_current_stream(kernels, torch_xpu):
+    torch, queues = torch_xpu
+    _, copy = kernels
+    used = []
+    with gridpact.hooks.observe(lambda launch: used.append((launch["stream"], launch["device"]))):
+        for queue in (*queues, queues[0]):
+            torch.current = queue  # torch's user goes to another stream: nothing remembers the one before
+            source, target = np.full(1, 7, np.int32), zeros()
+            copy[1](XpuTensor(source), XpuTensor(target), device="sycl:cpu")
+            queue.wait()
+            assert target[0] == 7
+    assert used == [(queue.addressof_ref(), "sycl:cpu") for queue in (*queues, queues[0])]
+
+
+def test_launch_follows_tensors_of_torch_to_their_device(kernels, torch_xpu):
+    _, queues = torch_xpu
+    _, copy = kernels
+    source, target = np.full(1, 7, np.int32), zeros()
+    with gridpact.device("reference"):
+        compiled = copy[1](XpuTensor(source), XpuTensor(target))
+    queues[0].wait()
+    assert (compiled.device.name, target[0]) == ("sycl:cpu", 7)
+
+
+def test_stream_of_torch_is_taken(kernels, torch_xpu):
+    _, copy = kernels
+    _, queues = torch_xpu
+    source, target = np.full(1, 7, np.int32), zeros()
+    copy[1](source, target, stream=TorchStream(queues[1]))
+    queues[1].wait()
+    assert target[0] == 7
+
+
+@pytest.mark.parametrize("what", ["sycl_device", "sycl_context", "event"])
+def test_other_objects_of_dpctl_are_no_streams(kernels, what):
+    """They give addresses, too: following one as a queue would end the process."""
+    import dpctl
+
+    _, copy = kernels
+    queue = dpctl.SyclQueue("opencl:cpu", property="in_order")
+    other = queue.submit_barrier() if what == "event" else getattr(queue, what)
+    with pytest.raises(gridpact.ContractError) as caught:
+        copy[1](zeros(), zeros(), stream=other)
+    assert caught.value.clause == "STREAM-5"
+
+
+# -- which device
+
+
+def test_launch_follows_its_stream_to_its_device(kernels):
+    _, copy = kernels
+    source, target = np.full(1, 7, np.int32), zeros()
+    with gridpact.device("reference"):
+        compiled = copy[1](source, target, stream=gridpact.Stream("sycl:cpu"))
+        assert compiled.device.name == "sycl:cpu"
+    gridpact.synchronize("sycl:cpu")
+    assert target[0] == 7
+
+
+def test_launch_follows_its_memory_to_its_device(kernels):
+    import dpctl
+    import dpctl.memory
+
+    _, copy = kernels
+    queue = dpctl.SyclQueue("opencl:cpu", property="in_order")
+    source, target = (dpctl.memory.MemoryUSMShared(16, queue=queue) for _ in range(2))
+    np.asarray(source)[:] = 7
+    np.asarray(target)[:] = 0
+    with gridpact.device("reference"):
+        assert copy[1](source, target).device.name == "sycl:cpu"
+    queue.wait()
+    assert np.asarray(target)[0] == 7
+    with pytest.raises(gridpact.ContractError, match=r"'source'.*reference can reach, it is on sycl:cpu.*\[DEVICE-1\]"):
+        copy[1](source, target, device="reference")

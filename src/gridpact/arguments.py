@@ -28,6 +28,7 @@ from gridpact.errors import (
 )
 from gridpact.identity import Typed, typed
 from gridpact.state import jitted_function, source_of
+from gridpact.stream import TorchXpu
 
 __all__ = [
     "SIZES",
@@ -229,7 +230,7 @@ class Pointer:
     tensor
         The object that was passed; it keeps the memory alive and is held until the kernel is complete.
     stream
-        The stream that its library would use, or None.
+        What says which stream its library would use, and so on which of SYCL's devices it is; None for other memory.
     export
         What else keeps the memory alive: a DLPack capsule.
     """
@@ -276,7 +277,7 @@ _DL_DTYPES: Final = {
     (2, 16): "fp16", (2, 32): "fp32", (2, 64): "fp64", (4, 16): "bf16", (6, 8): "i1",
     (9, 8): "fp8e4b15", (10, 8): "fp8e4nv", (11, 8): "fp8e4b8", (12, 8): "fp8e5", (13, 8): "fp8e5b16",
 }  # fmt: skip
-_DL_DEVICES: Final = {1: "host", 2: "cuda:{}", 3: "host", 13: "cuda:{}", 14: "sycl"}
+_DL_DEVICES: Final = {1: "host", 2: "cuda:{}", 3: "host", 13: "cuda:{}", 14: "oneapi:{}"}
 _DL_READ_ONLY: Final = 1
 
 
@@ -316,7 +317,8 @@ def _from_tensor(subject: str, tensor: Any) -> Pointer:
         owner = "any"
     else:
         kind = getattr(device, "type", str(device))
-        owner = {"cpu": "host", "xpu": "sycl"}.get(kind) or f"{kind}:{getattr(device, 'index', None) or 0}"
+        index = getattr(device, "index", None) or 0
+        owner = {"cpu": "host", "xpu": "sycl"}.get(kind) or f"{kind}:{index}"
     try:
         address = tensor.data_ptr()
     except RuntimeError as error:  # sparse and fake tensors have no storage
@@ -324,7 +326,7 @@ def _from_tensor(subject: str, tensor: Any) -> Pointer:
     # Freed storage, a fake or a nested tensor; a meta tensor is refused for its device.
     if not address and not owner.startswith("meta") and getattr(tensor, "numel", int)():
         _refuse_null(subject, tensor)
-    return Pointer(name, address, owner, False, tensor)
+    return Pointer(name, address, owner, False, tensor, TorchXpu(index) if owner == "sycl" else None)
 
 
 def _refuse_null(subject: str, tensor: object) -> None:

@@ -40,7 +40,7 @@ def main(version: Annotated[bool, typer.Option("--version", help="Print the vers
 
 @app.command()
 def devices(
-    policy: Annotated[bool, typer.Option("--policy", help="What becomes of each launch option.")] = False,
+    policy: Annotated[bool, typer.Option("--policy", help="What becomes of each option and metadata field.")] = False,
 ) -> None:
     """Show each backend's devices: usable or why not, limits, capabilities, which launch path."""
     console = Console()
@@ -54,13 +54,16 @@ def devices(
             table.add_row(f"  [dim]{escape(name)}[/]", escape(value))
         console.print(table)
         if policy and status.is_usable:
-            console.print(_policies(backends.open_device(status.name).options))
+            opened = backends.open_device(status.name)
+            console.print(_policies("option", opened.options))
+            if opened.fields:
+                console.print(_policies("other metadata", opened.fields))
 
 
-def _policies(options: Mapping[str, Option]) -> Table:
-    """Show each option with its default, and what becomes of another value (META-2)."""
+def _policies(heading: str, options: Mapping[str, Option]) -> Table:
+    """Show each option or field with its default, and what becomes of another value (META-2)."""
     table = Table(box=SIMPLE_HEAD)
-    table.add_column("option", no_wrap=True)
+    table.add_column(heading, no_wrap=True)
     table.add_column("default", overflow="fold")
     table.add_column("policy", no_wrap=True)
     table.add_column("because", overflow="fold")

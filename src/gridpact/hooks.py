@@ -7,6 +7,7 @@ as `with` does it.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gridpact.errors import ContractTypeError, HookError
 
 if TYPE_CHECKING:
+    from gridpact.jit import Kernel
     from gridpact.metadata import LaunchMetadata
 
 __all__ = ["Observer", "launched_under", "observe", "observers_of"]
@@ -84,11 +86,30 @@ def _watched(kernel: object) -> object:
     return inner
 
 
-def observers_of(kernel: object) -> tuple[Observer, ...]:
-    """Give the observers of a kernel in order of registration; an empty tuple if nobody watches."""
+def observers_of(kernel: Kernel) -> tuple[Observer, ...]:
+    """Give the observers of a kernel in order of registration; an empty tuple if nobody watches.
+
+    Those who registered with Triton come first, and see kernels that come from Triton.
+    """
+    theirs = _registered_with_triton() if kernel.origin is not None else ()
     if not _observers:
+        return theirs
+    return (*theirs, *(o for o in _observers if o.kernel is None or o.kernel is kernel))
+
+
+def _registered_with_triton() -> tuple[Observer, ...]:
+    """Give the launch hooks in Triton's knobs, a chain a side; 3.3 has a slot a side, at its compiled kernels."""
+    triton = sys.modules["triton"]
+    holder = triton.knobs.runtime if hasattr(triton, "knobs") else triton.compiler.CompiledKernel
+    enter, exit = _chain(holder.launch_enter_hook), _chain(holder.launch_exit_hook)
+    # A chain calls its exits in reverse, as `launched_under` does.
+    return (*(Observer(hook, None, None) for hook in enter), *(Observer(None, hook, None) for hook in exit))
+
+
+def _chain(hook: Any) -> tuple[Hook, ...]:
+    if hook is None:
         return ()
-    return tuple(o for o in _observers if o.kernel is None or o.kernel is kernel)
+    return tuple(hook.calls) if hasattr(hook, "calls") else (hook,)
 
 
 def launched_under(observers: tuple[Observer, ...], metadata: LaunchMetadata, driver_call: Callable[[], None]) -> None:

@@ -17,7 +17,7 @@ from gridpact.backends.protocol import Device
 from gridpact.errors import ContractTypeError, ContractValueError, ResourceError
 from gridpact.grid import Grid, canonical_grid
 from gridpact.identity import Key
-from gridpact.metadata import KernelMetadata
+from gridpact.metadata import KernelMetadata, check_fields
 from gridpact.state import Source, jitted_function, source_of, text_of
 
 __all__ = ["CompiledKernel", "Kernel", "jit"]
@@ -46,6 +46,7 @@ class CompiledKernel:
     n_spills = 0
 
     def __init__(self, kernel: Kernel, key: Key, binary: toolchain.Binary, device: Device) -> None:
+        check_fields(binary.metadata.fields, device, repr(binary.metadata.name))
         self.fn = kernel
         self.key = key
         self.binary = binary
@@ -126,6 +127,7 @@ class Kernel:
         repr: Callable[[Any], str] | None = None,
         noinline: bool = False,
         debug: bool | None = None,
+        origin: Any = None,
     ) -> None:
         text_of(function)  # read the source now: the file may change later
         self.fn = function
@@ -138,6 +140,8 @@ class Kernel:
         self.repr = repr
         self.noinline = noinline
         self.debug = debug
+        self.origin = origin  # the `triton.jit` function that it was made of: Triton's hooks see its launches, too
+        self.pre_run_hooks: list[Callable[..., object]] = getattr(origin, "pre_run_hooks", [])
         self.lock = threading.RLock()
         self.compiled: dict[Key, CompiledKernel] = {}
         self._source: Source | None = None
@@ -150,6 +154,18 @@ class Kernel:
     def arg_names(self) -> list[str]:
         """Names of the parameters, in order."""
         return self.signature.names
+
+    def add_pre_run_hook(self, hook: Callable[..., object]) -> None:
+        """Call a function before each launch with its arguments and options, before these are bound.
+
+        It may change objects, and is no observer; a `triton.jit` function and the kernel made of it share theirs.
+        """
+        self.pre_run_hooks.append(hook)
+
+    def call_pre_run_hooks(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+        """Call them, in the order in which they were added."""
+        for hook in tuple(self.pre_run_hooks):
+            hook(*args, **kwargs)
 
     def options(self, device: Device) -> dict[str, Any]:
         """Options that the decorator set for every launch."""
@@ -271,6 +287,7 @@ def jit(fn: Callable[..., Any] | None = None, /, **options: Any) -> Kernel | Cal
             "noinline": bool(getattr(fn, "noinline", False)),
             "debug": getattr(fn, "debug", None),
             "repr": getattr(fn, "_repr", None),
+            "origin": fn,
         }
         return Kernel(function, **{**inherited, **options})
     if not isinstance(fn, FunctionType):

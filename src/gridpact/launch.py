@@ -5,12 +5,12 @@ Read `launch` from top to bottom; each step is a module of the same name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gridpact import backends, hooks
-from gridpact.arguments import Classified, classify
+from gridpact.arguments import Classified, Pointer, classify
 from gridpact.backends.protocol import Device, LaunchDesc, StreamRef
 from gridpact.errors import ContractValueError
 from gridpact.grid import Grid, canonical_grid
@@ -21,7 +21,7 @@ from gridpact.stream import current_stream
 if TYPE_CHECKING:
     from gridpact.jit import CompiledKernel, Kernel
 
-__all__ = ["Call", "bind", "compiled_for", "launch"]
+__all__ = ["Call", "bind", "compiled_for", "launch", "owners_stream"]
 
 _LAUNCH_OPTIONS = (
     "device",
@@ -75,6 +75,7 @@ def launch(kernel: Kernel, grid: object, args: tuple[object, ...], kwargs: Mappi
     HookError
         HOOK-5: an observer raised.
     """
+    kernel.call_pre_run_hooks(args, kwargs)
     call = bind(kernel, args, kwargs)
     programs = canonical_grid(grid, call.meta, call.device.limits)
     stream = call.device.accept_stream(call.stream) if call.stream is not None else None
@@ -86,22 +87,43 @@ def launch(kernel: Kernel, grid: object, args: tuple[object, ...], kwargs: Mappi
 
 
 def bind(kernel: Kernel, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Call:
-    """Bind arguments and options, and classify the arguments."""
+    """Bind arguments and options, classify the arguments, and choose the device."""
     signature = kernel.signature
     named = {name: value for name, value in kwargs.items() if name in signature.names}
     given = {name: value for name, value in kwargs.items() if name not in named}
     where = given.pop("device", None)
     stream = given.pop("stream", None)
-    device = backends.open_device(backends.current_device() if where is None else where)  # type: ignore[arg-type]
-    if given:
-        known = [*device.options, *_LAUNCH_OPTIONS]
-        check_option_names(given, known, kernel.__name__, signature.names, device.name)
-    bound = signature.bind(args, named)
+    stream = current_stream() if stream is None else stream
+    try:
+        bound = signature.bind(args, named)
+    except TypeError:
+        _check_names(kernel, given, _device(where, stream, []))  # a misspelt parameter is no missing one
+        raise
     arguments = classify(signature, bound)
-    for subject, pointer in arguments.pointers():
+    pointers = list(arguments.pointers())
+    device = _device(where, stream, pointers)
+    _check_names(kernel, given, device)
+    for subject, pointer in pointers:
         device.check_reach(subject, pointer)
     options = resolve_options({**kernel.options(device), **given}, device.options, device.name)
-    return Call(kernel, device, bound, arguments, options, current_stream() if stream is None else stream)
+    return Call(kernel, device, bound, arguments, options, stream)
+
+
+def _device(where: object, stream: object, pointers: Sequence[tuple[str, Pointer]]) -> Device:
+    """Choose the device: the one that is named, else the pointers' owner, the stream's, the current one (DEVICE-1)."""
+    if where is not None:
+        return backends.open_device(where)  # type: ignore[arg-type]
+    owners = (backends.owner_of(pointer) for _, pointer in pointers if pointer.device not in ("host", "any"))
+    owner = next(owners, None)
+    if owner is None or owner.partition(":")[0] not in backends.BACKENDS:  # no device has it: refused by its name
+        owner = backends.device_of(stream) if stream is not None else None
+    return backends.open_device(owner or backends.current_device())
+
+
+def _check_names(kernel: Kernel, given: Mapping[str, object], device: Device) -> None:
+    if given:
+        known = [*device.options, *_LAUNCH_OPTIONS]
+        check_option_names(given, known, kernel.__name__, kernel.signature.names, device.name)
 
 
 def compiled_for(call: Call) -> CompiledKernel:
@@ -129,7 +151,7 @@ def run(compiled: CompiledKernel, call: Call, programs: Grid, stream: StreamRef 
     pointers = [pointer for _, pointer in arguments.pointers()]
     is_waited_for = stream is None and any(pointer.device in ("host", "any") for pointer in pointers)
     if stream is None:
-        stream = _owners_stream(call) or device.default_stream()
+        stream = owners_stream(device, pointers, call.kernel.__name__) or device.default_stream()
     x, y, z = programs
     desc = LaunchDesc(
         x,
@@ -148,30 +170,27 @@ def run(compiled: CompiledKernel, call: Call, programs: Grid, stream: StreamRef 
     if not observers:
         device.launch(desc)
     else:
-        observed = LaunchMetadata(lambda: _observable(compiled, call, programs, desc))
+        observed = LaunchMetadata(
+            lambda: _observable(compiled, call, programs, desc), lambda: _described(compiled, call, programs)
+        )
         hooks.launched_under(observers, observed, lambda: device.launch(desc))
     return compiled
 
 
-def _owners_stream(call: Call) -> StreamRef | None:
-    """Give the stream that the library of the first device pointer would use (STREAM-1)."""
-    streams = [pointer.stream for _, pointer in call.arguments.pointers() if pointer.stream is not None]
-    if not streams:
-        return None
-    chosen = [call.device.accept_stream(stream) for stream in streams]
+def owners_stream(device: Device, pointers: Sequence[Pointer], kernel: str) -> StreamRef | None:
+    """Give the stream that the library of the device pointers would use; None for host memory (STREAM-1)."""
+    chosen = [device.accept_stream(pointer.stream) for pointer in pointers if pointer.stream is not None]
     if any(other.handle != chosen[0].handle for other in chosen):
         raise ContractValueError(
             "stream",
-            f"the tensors of {call.kernel.__name__!r} belong to different streams",
+            f"the tensors of {kernel!r} belong to different streams",
             remedy="Say which one with stream=.",
             clause="STREAM-1",
         )
-    return chosen[0]
+    return chosen[0] if chosen else None
 
 
 def _observable(compiled: CompiledKernel, call: Call, programs: Grid, desc: LaunchDesc) -> dict[str, Any]:
-    own = call.kernel.launch_metadata
-    returned = own(programs, compiled.metadata, dict(call.bound)) if own is not None else {}
     return {
         "name": compiled.name,
         "function": desc.kernel,
@@ -182,8 +201,13 @@ def _observable(compiled: CompiledKernel, call: Call, programs: Grid, desc: Laun
         "num_warps": compiled.metadata.num_warps,
         "shared": compiled.metadata.shared,
         "arguments": dict(call.bound),
-        **(returned or {}),  # last: a kernel may name its launches for a profiler
     }
+
+
+def _described(compiled: CompiledKernel, call: Call, programs: Grid) -> dict[str, Any]:
+    own = call.kernel.launch_metadata
+    returned: dict[str, Any] | None = own(programs, compiled.metadata, dict(call.bound)) if own is not None else None
+    return returned or {}
 
 
 def check_threads_in_launch(programs: Grid, threads: int, device: Device) -> None:

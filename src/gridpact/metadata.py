@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from gridpact.errors import ContractTypeError, ContractValueError, ResourceError, UnsupportedError
 
 if TYPE_CHECKING:
-    from gridpact.backends.protocol import Limits
+    from gridpact.backends.protocol import Device, Limits
 
 __all__ = [
     "KernelMetadata",
     "LaunchMetadata",
     "Option",
     "Policy",
+    "check_fields",
     "check_option_names",
     "lacking_resources",
     "nearest_name",
@@ -77,15 +78,30 @@ class LaunchMetadata(Mapping[str, Any]):
     Keys: `name`, `function` (the driver's kernel handle), `stream`, `hash` (identity of the binary), `grid` (three
     ints, x first), `device`, `num_warps`, `shared` (bytes), `arguments` (by name), and what the kernel's own
     `launch_metadata=` function returned, which may replace these.
+
+    Parameters
+    ----------
+    facts
+        Makes the launch's own entries.
+    own
+        Calls the kernel's `launch_metadata=` function.
     """
 
-    def __init__(self, build: Callable[[], dict[str, Any]]) -> None:
-        self._build = build
+    def __init__(self, facts: Callable[[], dict[str, Any]], own: Callable[[], dict[str, Any]] = dict) -> None:
+        self._facts, self._own = facts, own
+        self._data: Mapping[str, Any] | None = None
         self._built: Mapping[str, Any] | None = None
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """The launch's own entries, without a call of the kernel's function; as Triton's profiler reads them."""
+        if self._data is None:
+            self._data = MappingProxyType(self._facts())
+        return self._data
 
     def _content(self) -> Mapping[str, Any]:
         if self._built is None:
-            self._built = MappingProxyType(self._build())
+            self._built = MappingProxyType({**self.data, **self._own()})
         return self._built
 
     def get(self, key: str | None = None, default: Any = None) -> Any:
@@ -231,6 +247,39 @@ def resolve_options(given: Mapping[str, Any], table: Mapping[str, Option], devic
             )
         resolved[name] = value
     return resolved
+
+
+def check_fields(fields: Mapping[str, Any], device: Device, subject: str) -> None:
+    """Refuse a binary whose metadata, after compilation, asks for what the device does not do (META-2).
+
+    Parameters
+    ----------
+    fields
+        Every metadata field of the toolchain.
+    device
+        Its `options` and `fields` say what becomes of each; one that neither has must be empty.
+    subject
+        What the kernel is called, for the error.
+
+    Raises
+    ------
+    UnsupportedError
+        META-2: a launch would drop it in silence.
+    """
+    for name, value in fields.items():
+        option = device.options.get(name) or device.fields.get(name) or _UNHEARD_OF
+        plain = tuple(value) if isinstance(value, list) else value  # JSON of Triton's cache knows no tuples
+        if option.policy == "default only" and plain and plain != option.default:
+            raise UnsupportedError(
+                f"metadata field {name!r} of {subject}",
+                f"only {option.default!r} on {device.name} ({option.reason})",
+                value,
+                clause="META-2",
+                capability=name,
+            )
+
+
+_UNHEARD_OF: Final = Option(None, "default only", "gridpact does not know what it does")
 
 
 def lacking_resources(metadata: KernelMetadata, limits: Limits, subject: str) -> list[ResourceError]:

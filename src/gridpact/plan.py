@@ -94,6 +94,7 @@ _MADE: Final[dict[str, tuple[Policy, str]]] = {
     "target": ("irrelevant", "it is what was asked for"),
     "hash": ("irrelevant", "gridpact has an identity of its own"),
 }  # fmt: skip
+_FIELDS: Final[Mapping[str, Option]] = {name: Option(None, *policy) for name, policy in _MADE.items()}
 
 
 # ----------------------------------------------------------------------------------------------------------- targets
@@ -108,6 +109,7 @@ class _Platform:
     limits: Limits
     origin: str
     compiles = True
+    fields = _FIELDS
 
     @property
     def device(self) -> Device:
@@ -138,6 +140,7 @@ class _Xpu(_Platform):
     """SYCL; limits of threads and memory differ between Intel's devices, so that only the device knows them."""
 
     _SUB_GROUPS: Final = (16, 32)
+    fields = sycl.FIELDS
 
     def __init__(self) -> None:
         # No property of the target but the sub-group sizes reaches the compiler.
@@ -373,7 +376,7 @@ def plan_launch(asked: Asked, target: str, grid: object = None, options: Mapping
         programs,
         platform.geometry(*programs, metadata),
         metadata,
-        tuple(_field(name, value, platform.options) for name, value in metadata.fields.items()),
+        tuple(_field(name, value, platform) for name, value in metadata.fields.items()),
         tuple(_checks(programs, metadata, platform, repr(kernel.__name__))),
         platform.origin,
     )
@@ -392,11 +395,13 @@ def _compiled(asked: Asked, platform: _Platform, options: Mapping[str, Any]) -> 
         raise BackendError(f"kernel {kernel.__name__!r}", f"compiling for {platform.name}", str(error)) from error
 
 
-def _field(name: str, value: object, options: Mapping[str, Option]) -> Field:
-    option = options.get(name)
-    if option is not None and option.is_known:
-        return Field(name, value, option.policy, option.reason)
-    return Field(name, value, *(_MADE.get(name) or ("unknown", "no table of gridpact has it")))
+def _field(name: str, value: object, platform: _Platform) -> Field:
+    option = platform.options.get(name)
+    if option is None or not option.is_known:
+        option = platform.fields.get(name)
+    if option is None:
+        return Field(name, value, "unknown", "no table of gridpact has it")
+    return Field(name, value, option.policy, option.reason)
 
 
 def _checks(programs: Grid, metadata: KernelMetadata, platform: _Platform, kernel: str) -> list[Check]:

@@ -6,13 +6,19 @@ is never a stream: a raw handle comes in through `Stream.from_handle`, which say
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gridpact.errors import ContractTypeError, ContractValueError
 
-__all__ = ["Stream", "current_stream", "stream"]
+if TYPE_CHECKING:
+    from gridpact.backends.protocol import Mark
+
+__all__ = ["Event", "Stream", "TorchXpu", "current_stream", "stream"]
 
 _current: ContextVar[object] = ContextVar("gridpact_stream", default=None)
 
@@ -25,7 +31,7 @@ class Stream:
     device
         Name of the device, such as `sycl:cpu`; the current one if not given.
     in_order
-        Whether each launch waits for the one before it (default). Without it only the caller orders launches.
+        Whether each launch waits for the one before it (default, STREAM-2). Without it only events order launches.
 
     Notes
     -----
@@ -41,6 +47,7 @@ class Stream:
         self.handle: int
         self.owner: object
         self.handle, self.owner = opened.create_stream(in_order=in_order)
+        self.in_order = in_order
         self.is_closed = False
 
     @classmethod
@@ -59,8 +66,34 @@ class Stream:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ContractTypeError("stream handle", "expected an address as an int", value, clause="STREAM-5")
         taken = cls.__new__(cls)
-        taken.device, taken.handle, taken.owner, taken.is_closed = device, value, owner, False
+        taken.device, taken.handle, taken.owner = device, value, owner
+        taken.in_order, taken.is_closed = True, False
         return taken
+
+    def record(self) -> Event:
+        """Mark the point that this stream has come to, for other streams to wait for (STREAM-3)."""
+        from gridpact import backends
+
+        opened = backends.open_device(self.device)
+        return Event(self.device, opened.record(opened.accept_stream(self)))
+
+    def wait(self, event: Event) -> None:
+        """Let launches given to this stream from now on wait for an event; the caller does not wait.
+
+        Raises
+        ------
+        ContractError
+            STREAM-5: no event, or one of another device; `event.synchronize()` serves there.
+        """
+        from gridpact import backends
+
+        if not isinstance(event, Event):
+            raise ContractTypeError("event", "expected what Stream.record gave", event, clause="STREAM-5")
+        if event.device != self.device:
+            remedy = "Wait for it on the host, with event.synchronize()."
+            raise ContractValueError("event", f"expected one of {self.device}", event, remedy, "STREAM-5")
+        opened = backends.open_device(self.device)
+        opened.wait_for(opened.accept_stream(self), event.mark)
 
     def synchronize(self) -> None:
         """Wait until every launch given to this stream is complete."""
@@ -84,6 +117,53 @@ class Stream:
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else hex(self.handle)
         return f"<Stream {state} on {self.device}>"
+
+
+@dataclass(frozen=True)
+class Event:
+    """A point in a stream, made by `Stream.record`: complete when all that was launched before it is.
+
+    Attributes
+    ----------
+    device
+        Name of the stream's device.
+    mark
+        The backend's own object.
+    """
+
+    device: str
+    mark: Mark
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all before it is complete."""
+        return self.mark.is_complete()
+
+    def synchronize(self) -> None:
+        """Wait until all before it is complete."""
+        self.mark.wait()
+
+
+@dataclass(frozen=True)
+class TorchXpu:
+    """Whatever stream torch has as its current one on an XPU when it is asked, which each launch does (STREAM-1).
+
+    Attributes
+    ----------
+    index
+        Of the device, as torch counts.
+    """
+
+    index: int
+
+    def handle(self) -> tuple[int, object]:
+        """Give the address of the `sycl::queue`, and what keeps it valid."""
+        torch = sys.modules["torch"]
+        raw = getattr(torch._C, "_xpu_getCurrentRawStream", None)  # spares a Python object, where torch has it
+        if raw is not None:
+            return int(raw(self.index)), torch  # torch's streams come from a pool that lives as long as the process
+        current = torch.xpu.current_stream(self.index)
+        return int(current.sycl_queue), current
 
 
 @contextmanager

@@ -22,8 +22,8 @@ from gridpact.backends.protocol import Device, LaunchDesc, StreamRef
 from gridpact.errors import ContractTypeError, ContractValueError, LaunchError, ResourceError, UnsupportedError
 from gridpact.grid import canonical_grid
 from gridpact.identity import typed
-from gridpact.launch import check_threads_in_launch
-from gridpact.metadata import KernelMetadata, resolve_options
+from gridpact.launch import check_threads_in_launch, owners_stream
+from gridpact.metadata import KernelMetadata, check_fields
 from gridpact.stream import current_stream
 
 __all__ = ["Launcher", "benchmark", "driver", "register"]
@@ -81,9 +81,7 @@ class Launcher:
         self.metadata = KernelMetadata(
             metadata.name, metadata.num_warps, metadata.threads_per_warp, metadata.shared, metadata.num_ctas
         )
-        given = {name: _as_tuple(getattr(metadata, name, None)) for name in device.options}
-        narrow = {name: option for name, option in device.options.items() if option.policy == "default only"}
-        resolve_options({name: given[name] for name in narrow if hasattr(metadata, name)}, narrow, device.name)
+        check_fields(metadata._asdict(), device, repr(metadata.name))
         try:
             device.check_resources(self.metadata, repr(metadata.name))
         except ResourceError as error:
@@ -112,8 +110,9 @@ class Launcher:
         pointers = [leaf.pointer for leaf in leaves if leaf.pointer is not None]
         given = current_stream() if stream is None else stream
         is_default = given is None or isinstance(given, StreamRef)
-        ref = given if isinstance(given, StreamRef) else device.default_stream()
-        if not is_default:
+        if is_default:
+            ref = owners_stream(device, pointers, self.metadata.name) or device.default_stream()
+        else:
             ref = device.accept_stream(given)
         desc = LaunchDesc(
             x,
@@ -182,10 +181,6 @@ class Launcher:
 
 
 _DIVISIBLE: Final = ["tt.divisibility", ALIGNMENT]
-
-
-def _as_tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value  # JSON of Triton's cache knows no tuples
 
 
 def benchmark(call: Callable[[], object], quantiles: Sequence[float] | None = None, **_: object) -> Any:

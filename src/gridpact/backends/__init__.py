@@ -6,13 +6,27 @@ import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from gridpact.backends.protocol import Backend, Device, DeviceStatus
 from gridpact.errors import ContractTypeError, ContractValueError
 from gridpact.metadata import nearest_name
+from gridpact.stream import Stream
 
-__all__ = ["BACKENDS", "current_device", "device", "device_status", "device_statuses", "open_device", "synchronize"]
+if TYPE_CHECKING:
+    from gridpact.arguments import Pointer
+
+__all__ = [
+    "BACKENDS",
+    "current_device",
+    "device",
+    "device_of",
+    "device_status",
+    "device_statuses",
+    "open_device",
+    "owner_of",
+    "synchronize",
+]
 
 BACKENDS: Final[dict[str, str]] = {
     "reference": "gridpact.backends.reference",
@@ -66,6 +80,23 @@ def current_device() -> str:
     return _current.get() or DEFAULT_DEVICE
 
 
+def device_of(stream: object) -> str | None:
+    """Name the device that a stream is on; None for what is no stream of a known backend."""
+    if isinstance(stream, Stream):
+        return stream.device if stream.device.partition(":")[0] in BACKENDS else None
+    return next((found for kind in BACKENDS if (found := _backend(kind).device_of(stream)) is not None), None)
+
+
+def owner_of(pointer: Pointer) -> str:
+    """Name who owns memory: a device, such as `sycl:cpu` or `cuda:0`, else `host memory`.
+
+    Memory of SYCL is on the device of the queue that its library names.
+    """
+    if pointer.device in ("host", "any"):
+        return "host memory"
+    return device_of(pointer.stream) or pointer.device
+
+
 def device_status(name: str) -> DeviceStatus:
     """Tell whether a device is usable, or why not."""
     return _backend(name).status(name)
@@ -90,5 +121,4 @@ def synchronize(stream_or_device: object = None) -> None:
     if stream_or_device is None or isinstance(stream_or_device, str):
         open_device(stream_or_device or current_device()).synchronize()
     else:
-        name = getattr(stream_or_device, "device", None)
-        open_device(name if isinstance(name, str) else current_device()).synchronize(stream_or_device)
+        open_device(device_of(stream_or_device) or current_device()).synchronize(stream_or_device)

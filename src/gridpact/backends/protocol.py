@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gridpact.state import Source
     from gridpact.toolchain import Binary
 
-__all__ = ["Backend", "Device", "DeviceStatus", "LaunchDesc", "Limits", "StreamRef"]
+__all__ = ["Backend", "Device", "DeviceStatus", "LaunchDesc", "Limits", "Mark", "StreamRef"]
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,24 @@ class StreamRef:
         The driver's handle.
     keep
         What keeps the handle valid; held until the launch is complete.
+    is_fenced
+        The queue itself keeps no order, so a launch waits for all before it and is waited for by all after it
+        (STREAM-2).
     """
 
     handle: int
     keep: object = None
+    is_fenced: bool = False
+
+
+class Mark(Protocol):
+    """A point in a stream, as a backend keeps it."""
+
+    def wait(self) -> None:
+        """Wait until all before it is complete."""
+
+    def is_complete(self) -> bool:
+        """Whether it is."""
 
 
 @dataclass
@@ -131,6 +145,10 @@ class Device(Protocol):
     def options(self) -> Mapping[str, Option]:
         """Launch options and what becomes of each (META-2)."""
 
+    @property
+    def fields(self) -> Mapping[str, Option]:
+        """Metadata fields that compiling adds to the options, and what becomes of each."""
+
     def identity(self, options: Mapping[str, Any]) -> tuple[tuple[str, Typed], ...]:
         """Give the facts of a key that device, toolchain and options make; options are resolved."""
 
@@ -155,6 +173,12 @@ class Device(Protocol):
     def create_stream(self, *, in_order: bool) -> tuple[int, object]:
         """Make a stream; gives its handle and the object that owns it."""
 
+    def record(self, stream: StreamRef) -> Mark:
+        """Mark the point that a stream has come to."""
+
+    def wait_for(self, stream: StreamRef, mark: Mark) -> None:
+        """Let what comes later on a stream wait for a mark of another one; the host does not wait."""
+
     def launch(self, desc: LaunchDesc) -> None:
         """Make the driver call."""
 
@@ -173,3 +197,6 @@ class Backend(Protocol):
 
     def open_device(self, name: str) -> Device:
         """Open a device; the same object each time."""
+
+    def device_of(self, stream: object) -> str | None:
+        """Name the device of a stream that another library made; None for what this backend does not know."""

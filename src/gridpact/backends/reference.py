@@ -19,8 +19,9 @@ from functools import lru_cache, wraps
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from gridpact import backends
 from gridpact.arguments import Classified, Leaf, Pointer, TypeTree, decode
-from gridpact.backends.protocol import Device, DeviceStatus, LaunchDesc, Limits, StreamRef
+from gridpact.backends.protocol import Device, DeviceStatus, LaunchDesc, Limits, Mark, StreamRef
 from gridpact.errors import ContractTypeError, ContractValueError
 from gridpact.identity import Typed, typed
 from gridpact.metadata import KernelMetadata, Option
@@ -89,6 +90,16 @@ def _count(value: object) -> str | None:
     return None if isinstance(value, int) and value > 0 else "expected an int of 1 or more"
 
 
+class _Mark:
+    """A point that is reached when it is made: each launch runs to its end."""
+
+    def wait(self) -> None:
+        """Nothing is in flight."""
+
+    def is_complete(self) -> bool:
+        return True
+
+
 class ReferenceDevice:
     """The one device of this backend; see `backends.protocol.Device` for what its methods mean."""
 
@@ -101,6 +112,7 @@ class ReferenceDevice:
         "num_stages": Option(1, "irrelevant", _NO_WARPS, _count),
         "num_ctas": Option(1, "default only", _NO_WARPS),
     }
+    fields: Mapping[str, Option] = {}
 
     def identity(self, options: Mapping[str, Any]) -> tuple[tuple[str, Typed], ...]:
         return (("target", typed(_NAME)),)
@@ -116,7 +128,8 @@ class ReferenceDevice:
 
     def check_reach(self, subject: str, pointer: Pointer) -> None:
         if pointer.device not in ("host", "any"):
-            raise ContractValueError(subject, f"expected host memory, it is on {pointer.device}", clause="DEVICE-1")
+            rule = f"expected memory that {_NAME} can reach, it is on {backends.owner_of(pointer)}"
+            raise ContractValueError(subject, rule, clause="DEVICE-1")
 
     def check_resources(self, metadata: KernelMetadata, subject: str) -> None:
         return None
@@ -134,6 +147,12 @@ class ReferenceDevice:
 
     def create_stream(self, *, in_order: bool) -> tuple[int, object]:
         return 1, None
+
+    def record(self, stream: StreamRef) -> _Mark:
+        return _Mark()
+
+    def wait_for(self, stream: StreamRef, mark: Mark) -> None:
+        """Nothing is ever in flight."""
 
     def launch(self, desc: LaunchDesc) -> None:
         arguments = desc.kernel.arguments(desc.leaves)
@@ -166,6 +185,10 @@ def open_device(name: str) -> Device:
     if name != _NAME:
         raise ContractValueError("device", f"expected {_NAME!r}", name, clause="DEVICE-1")
     return _device()
+
+
+def device_of(stream: object) -> str | None:
+    return None
 
 
 def status(name: str) -> DeviceStatus:

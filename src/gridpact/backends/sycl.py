@@ -23,11 +23,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
-from gridpact import cache, native, spirv, toolchain
+from gridpact import backends, cache, native, spirv, toolchain
 from gridpact.arguments import SIZES, Classified, Leaf, Pointer
-from gridpact.backends.protocol import Device, DeviceStatus, LaunchDesc, Limits, StreamRef
+from gridpact.backends.protocol import Device, DeviceStatus, LaunchDesc, Limits, Mark, StreamRef
 from gridpact.errors import (
     BackendError,
     ContractTypeError,
@@ -38,9 +38,10 @@ from gridpact.errors import (
 from gridpact.identity import Typed, typed
 from gridpact.metadata import KernelMetadata, Option, Policy, lacking_resources, nearest_name, option_table
 from gridpact.state import Source
-from gridpact.stream import Stream
+from gridpact.stream import Stream, TorchXpu
 
 __all__ = [
+    "FIELDS",
     "PROGRAMS_PER_AXIS",
     "THREADS_IN_LAUNCH",
     "device_names",
@@ -93,6 +94,8 @@ class _Route(Protocol):
     def new_queue(self, index: int, in_order: bool) -> _Handle: ...
     def free_queue(self, queue: _Handle) -> None: ...
     def wait_queue(self, queue: _Handle) -> None: ...
+    def is_in_order(self, queue: _Handle) -> bool: ...
+    def barrier(self, queue: _Handle, event: _Handle | None) -> _Handle: ...
     def context_of(self, queue: _Handle) -> int: ...
     def is_on(self, queue: _Handle, index: int) -> bool: ...
     def load(self, queue: _Handle, code: bytes, kind: int, name: str, flags: str) -> tuple[_Handle, bytes]: ...
@@ -137,6 +140,8 @@ class _Native:
             "gp_queue_new": (address, [integer, integer]),
             "gp_queue_free": (None, [address]),
             "gp_queue_wait": (integer, [address]),
+            "gp_queue_is_in_order": (integer, [address]),
+            "gp_queue_barrier": (address, [address, address]),
             "gp_queue_context": (ctypes.c_uint64, [address]),
             "gp_queue_is_on": (integer, [address, integer]),
             "gp_kernel_load": (
@@ -208,6 +213,18 @@ class _Native:
         if self._library.gp_queue_wait(queue):
             raise self._failed("sycl::queue::wait_and_throw")
 
+    def is_in_order(self, queue: _Handle) -> bool:
+        answer = self._library.gp_queue_is_in_order(queue)
+        if answer < 0:
+            raise self._failed("sycl::queue::is_in_order")
+        return bool(answer)
+
+    def barrier(self, queue: _Handle, event: _Handle | None) -> _Handle:
+        made: int | None = self._library.gp_queue_barrier(queue, event)
+        if not made:
+            raise self._failed("sycl::queue::ext_oneapi_submit_barrier")
+        return made
+
     def context_of(self, queue: _Handle) -> int:
         context: int = self._library.gp_queue_context(queue)
         if not context:
@@ -271,6 +288,11 @@ class _Native:
         self._library.gp_event_free(event)
 
 
+_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", ctypes.pythonapi)
+)
+
+
 class _LocalAccessor(ctypes.Structure):
     """dpctl's `MDLocalAccessor`: dimensions, element type, three extents."""
 
@@ -303,6 +325,10 @@ class _Dpctl:
                 [address, address, address, address, size, _Three, _Three, size, address, size],
             ),
             "DPCTLQueue_Wait": (None, [address]),
+            "DPCTLQueue_Copy": (address, [address]),
+            "DPCTLQueue_IsInOrder": (ctypes.c_bool, [address]),
+            "DPCTLQueue_SubmitBarrier": (address, [address]),
+            "DPCTLQueue_SubmitBarrierForEvents": (address, [address, address, size]),
             "DPCTLEvent_Wait": (None, [address]),
             "DPCTLEvent_GetCommandExecutionStatus": (ctypes.c_int, [address]),
             "DPCTLEvent_Delete": (None, [address]),
@@ -348,9 +374,25 @@ class _Dpctl:
     def wait_queue(self, queue: _Handle) -> None:
         self._library.DPCTLQueue_Wait(queue)
 
+    def is_in_order(self, queue: _Handle) -> bool:
+        return bool(self._library.DPCTLQueue_IsInOrder(queue))
+
+    def barrier(self, queue: _Handle, event: _Handle | None) -> _Handle:
+        made: int | None
+        if event is None:
+            made = self._library.DPCTLQueue_SubmitBarrier(queue)
+        else:
+            made = self._library.DPCTLQueue_SubmitBarrierForEvents(queue, (ctypes.c_void_p * 1)(event), 1)
+        if not made:
+            raise BackendError("sycl", "DPCTLQueue_SubmitBarrier", "it returned null")
+        return made
+
     def _queue(self, queue: _Handle) -> Any:
         owned = self._owned.get(queue)
-        return owned if owned is not None else self._dpctl.SyclQueue._create_from_address(queue)
+        if owned is not None:
+            return owned
+        copy = self._library.DPCTLQueue_Copy(queue)  # the object made of the capsule owns it
+        return self._dpctl.SyclQueue(_new_capsule(copy, b"SyclQueueRef", None))
 
     def context_of(self, queue: _Handle) -> int:
         return hash(self._queue(queue).sycl_context) | 1
@@ -500,6 +542,26 @@ _POLICIES: Final[dict[str, tuple[Policy, str]]] = {
 }  # fmt: skip
 
 
+_NO_SCRATCH: Final = "launches pass no scratch memory"
+FIELDS: Final[Mapping[str, Option]] = {
+    "name": Option("", "applied"),
+    "shared": Option(0, "applied"),
+    "build_flags": Option("", "applied"),
+    "target": Option(None, "irrelevant", "it is what the binary was compiled for, and part of its identity"),
+    "hash": Option("", "irrelevant", "gridpact has an identity of its own"),
+    "triton_version": Option("", "irrelevant", "the toolchain is part of the binary's identity"),
+    "warp_size": Option(32, "irrelevant", "compiling makes threads_per_warp of it, which launches use"),
+    "global_scratch_size": Option(0, "default only", _NO_SCRATCH),
+    "global_scratch_align": Option(1, "irrelevant", _NO_SCRATCH),
+    "profile_scratch_size": Option(0, "default only", _NO_SCRATCH),
+    "profile_scratch_align": Option(1, "irrelevant", _NO_SCRATCH),
+    "tmem_size": Option(0, "default only", "tensor memory is NVIDIA's"),
+    "maxnreg": Option(None, "default only", "the compiler of the device chooses registers"),
+    "launch_pdl": Option(False, "default only", "SYCL has no programmatic dependent launch"),
+}
+"""Metadata fields besides the options, of this and of other versions of the toolchain, and what becomes of each."""
+
+
 def options_of(target: toolchain.Target, sub_group_sizes: tuple[int, ...]) -> dict[str, Option]:
     """Give the launch options of a device with these sub-group sizes; needs no device."""
 
@@ -547,6 +609,21 @@ class _Queue:
         weakref.finalize(self, route.free_queue, self.handle)
 
 
+class _Event:
+    """Owns an event: a point in a queue."""
+
+    def __init__(self, route: _Route, handle: _Handle) -> None:
+        self.handle = handle
+        self._route = route
+        weakref.finalize(self, route.free_event, handle)
+
+    def wait(self) -> None:
+        self._route.wait(self.handle)
+
+    def is_complete(self) -> bool:
+        return self._route.is_complete(self.handle)
+
+
 class _Kernel:
     """Owns a loaded kernel; freed with the binary that it was loaded from, after the launches in flight."""
 
@@ -559,6 +636,7 @@ class SyclDevice:
     """One SYCL device; see `backends.protocol.Device` for what its methods mean."""
 
     compiles = True
+    fields = FIELDS
 
     def __init__(self, name: str, route: _Route, found: _Found) -> None:
         self.name = name
@@ -677,14 +755,12 @@ class SyclDevice:
     # -- checks
 
     def check_reach(self, subject: str, pointer: Pointer) -> None:
-        if pointer.device == "sycl" or pointer.device == "any":
+        if pointer.device == "any" or (pointer.device == "host" and self.found.reaches_host_memory):
             return
-        if pointer.device == "host" and self.found.reaches_host_memory:
-            return
-        owner = "host memory" if pointer.device == "host" else pointer.device
-        raise ContractValueError(
-            subject, f"expected memory that {self.name} can reach, it is on {owner}", clause="DEVICE-1"
-        )
+        owner = backends.owner_of(pointer)
+        if owner != self.name:
+            rule = f"expected memory that {self.name} can reach, it is on {owner}"
+            raise ContractValueError(subject, rule, clause="DEVICE-1")
 
     def check_resources(self, metadata: KernelMetadata, subject: str) -> None:
         for error in lacking_resources(metadata, self.limits, subject):
@@ -698,14 +774,17 @@ class SyclDevice:
             stream.check_open()
             if stream.device != self.name:
                 raise ContractValueError("stream", f"expected one of {self.name}", stream, clause="STREAM-5")
-            return StreamRef(stream.handle, stream.owner)
-        if type(stream).__module__.partition(".")[0] == "dpctl" and hasattr(stream, "addressof_ref"):
-            handle: int = stream.addressof_ref()
-            if not self.route.is_on(handle, self.found.index):
-                raise ContractValueError("stream", f"expected a queue of {self.name}", stream, clause="STREAM-5")
-            return StreamRef(handle, stream)
-        remedy = "Wrap a raw handle with gridpact.Stream.from_handle." if isinstance(stream, int) else ""
-        raise ContractTypeError("stream", "expected a gridpact.Stream or a dpctl.SyclQueue", stream, remedy, "STREAM-5")
+            is_fenced = stream.in_order and not self.route.is_in_order(stream.handle)
+            return StreamRef(stream.handle, stream.owner, is_fenced)
+        taken = _queue_of(stream)
+        if taken is None:
+            remedy = "Wrap a raw handle with gridpact.Stream.from_handle." if isinstance(stream, int) else ""
+            rule = "expected a gridpact.Stream, a dpctl.SyclQueue or a torch.xpu.Stream"
+            raise ContractTypeError("stream", rule, stream, remedy, "STREAM-5")
+        handle, owner = taken
+        if not self.route.is_on(handle, self.found.index):
+            raise ContractValueError("stream", f"expected a queue of {self.name}", stream, clause="STREAM-5")
+        return StreamRef(handle, owner, not self.route.is_in_order(handle))
 
     def default_stream(self) -> StreamRef:
         _check_process(self.name)
@@ -719,9 +798,20 @@ class SyclDevice:
         queue = _Queue(self.route, self.found.index, in_order)
         return queue.handle, queue
 
+    def record(self, stream: StreamRef) -> _Event:
+        return _Event(self.route, self.route.barrier(stream.handle, None))
+
+    def wait_for(self, stream: StreamRef, mark: Mark) -> None:
+        self.route.free_event(self.route.barrier(stream.handle, cast(_Event, mark).handle))
+
+    def _fence(self, stream: StreamRef) -> None:
+        if stream.is_fenced:
+            self.route.free_event(self.route.barrier(stream.handle, None))
+
     # -- launch
 
     def launch(self, desc: LaunchDesc) -> None:
+        self._fence(desc.stream)
         event = self.route.submit(
             desc.stream.handle,
             desc.kernel.handle,
@@ -740,6 +830,7 @@ class SyclDevice:
             while flights and self.route.is_complete(flights[0].event):
                 self.route.free_event(flights.popleft().event)
             flights.append(_Flight(event, (*desc.keep, desc.kernel, desc.stream.keep)))
+        self._fence(desc.stream)
 
     def synchronize(self, stream: object = None) -> None:
         _check_process(self.name)
@@ -755,6 +846,33 @@ class SyclDevice:
                     self.route.free_event(flight.event)
             if stream is not None:
                 self.route.wait_queue(handle)  # also what others put there
+
+
+def _queue_of(stream: object) -> tuple[_Handle, object] | None:
+    """Give the `sycl::queue` of another library's stream, and what keeps it valid; None for anything else.
+
+    This is the one place that knows whose streams are queues of SYCL. dpctl's other objects give addresses, too.
+    """
+    if isinstance(stream, TorchXpu):
+        return stream.handle()
+    for kind in type(stream).__mro__:
+        library = kind.__module__.partition(".")[0]
+        if library == "dpctl" and kind.__name__ == "SyclQueue":
+            return stream.addressof_ref(), stream  # type: ignore[attr-defined]
+        if library == "torch" and hasattr(kind, "sycl_queue"):
+            return int(stream.sycl_queue), stream  # type: ignore[attr-defined]
+    return None
+
+
+def device_of(stream: object) -> str | None:
+    taken = _queue_of(stream)
+    if taken is None:
+        return None
+    named = _named_devices()
+    route, _ = _runtime()
+    return next(
+        (name for name, found in named.items() if route.is_on(taken[0], found.index)), "a SYCL device without a name"
+    )
 
 
 def _named_devices() -> dict[str, _Found]:

@@ -186,6 +186,21 @@ int gp_queue_wait(void *queue) {
   });
 }
 
+/// Whether a queue itself runs what it is given in order: 1, 0, or -1 on failure.
+int gp_queue_is_in_order(void *queue) {
+  return guarded(-1, [&] { return static_cast<int>(static_cast<sycl::queue *>(queue)->is_in_order()); });
+}
+
+/// Puts a barrier into a queue: what comes later waits for `event`, or, if null, for all that came before. Gives the barrier's
+/// event, or null on failure.
+void *gp_queue_barrier(void *queue, void *event) {
+  return guarded(static_cast<void *>(nullptr), [&]() -> void * {
+    auto &q = *static_cast<sycl::queue *>(queue);
+    return new sycl::event(event ? q.ext_oneapi_submit_barrier({*static_cast<sycl::event *>(event)})
+                                 : q.ext_oneapi_submit_barrier());
+  });
+}
+
 /// A number that two queues share exactly when they have one context; 0 on failure.
 uint64_t gp_queue_context(void *queue) {
   return guarded(uint64_t{0}, [&] {
