@@ -3,6 +3,7 @@
 import itertools
 import sys
 import threading
+import time
 import types
 
 import numpy as np
@@ -90,7 +91,8 @@ def kernels(sycl):
 
     @gridpact.jit
     def hold(flag, out):
-        """Wait for the host's flag, at most some seconds, then write."""
+        """Say that it runs, wait for the host's flag, at most some seconds, then write."""
+        tl.store(flag + 1, 1)
         tries = 0
         while (tl.atomic_add(flag, 0) == 0) & (tries < 200_000_000):
             tries += 1
@@ -104,7 +106,13 @@ def kernels(sycl):
 
 
 def zeros():
-    return np.zeros(1, np.int32)
+    return np.zeros(2, np.int32)
+
+
+def wait_for_start(flag):
+    """Wait until a worker runs the held kernel: a thread of ours that waits for another might else take it up itself."""
+    while not flag[1]:
+        time.sleep(0)
 
 
 @pytest.mark.parametrize("kind", ["gridpact", "dpctl"])
@@ -224,6 +232,7 @@ def test_event_lets_one_stream_wait_for_another(kernels):
     hold.warmup(flag, out)
     copy.warmup(out, early)
     hold[1](flag, out, stream=a)
+    wait_for_start(flag)
     written = a.record()
     copy[1](out, early, stream=b)
     b.synchronize()
