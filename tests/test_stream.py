@@ -110,7 +110,7 @@ def zeros():
 
 
 def wait_for_start(flag):
-    """Wait until a worker runs the held kernel: a thread of ours that waits for another might else take it up itself."""
+    """Wait until a worker runs the held kernel: a thread of ours that waits for another might else take it up."""
     while not flag[1]:
         time.sleep(0)
 

@@ -13,6 +13,7 @@ It needs neither Triton nor a driver. It is the definition and never the oracle:
 from __future__ import annotations
 
 import inspect
+import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, wraps
@@ -34,6 +35,7 @@ __all__ = ["device_names", "num_programs", "open_device", "program_id", "status"
 _NAME: Final = "reference"
 _UNBOUNDED: Final = 2**63 - 1
 _running: Final = threading.local()
+_stream_handles: Final = itertools.count(1)  # 0 is the default stream
 
 
 def program_id(axis: int) -> int:
@@ -146,7 +148,7 @@ class ReferenceDevice:
         return StreamRef(0)
 
     def create_stream(self, *, in_order: bool) -> tuple[int, object]:
-        return 1, None
+        return next(_stream_handles), None
 
     def record(self, stream: StreamRef) -> _Mark:
         return _Mark()

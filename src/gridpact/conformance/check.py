@@ -38,6 +38,7 @@ __all__ = [
     "require_runs",
     "require_within_limits",
     "same",
+    "submit",
 ]
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -59,6 +60,8 @@ class Asked:
     script: Script = field(default_factory=lambda: Script(Language()))
     memory: list[Array] = field(default_factory=list)
     """What was passed where no kernel runs: nothing is written to it."""
+    alive: list[Any] = field(default_factory=list)
+    """Arguments of the case's launches: their memory must outlive kernels that run beside the host."""
     kept: Path | None = None
     """Where the program is kept, should a launch kill the process."""
 
@@ -151,9 +154,21 @@ def require_within_limits(subject: Subject, grid: Sequence[int]) -> None:
 
 def launch(subject: Subject, program: str, grid: object, *args: object, **options: Any) -> Any:
     """Make a valid launch; one that fails is a violation."""
-    try:
+    with _is_valid(program, grid, options):
         return subject.launch(program, grid, *args, **options)
-    except (Unimplemented, Unsupported):
+
+
+def submit(subject: Subject, program: str, grid: object, *args: object, **options: Any) -> Any:
+    """Make a valid launch and do not wait for it; one that fails is a violation."""
+    with _is_valid(program, grid, options):
+        return subject.submit(program, grid, *args, **options)
+
+
+@contextmanager
+def _is_valid(program: str, grid: object, options: Any) -> Iterator[None]:
+    try:
+        yield
+    except (Unimplemented, Unsupported, Violated):
         raise
     except Exception as error:
         asked = f"{program}[{_grid_text(grid)}] {options or ''}".rstrip()

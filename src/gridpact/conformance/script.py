@@ -65,6 +65,9 @@ class Script:
         self._memory: dict[str, np.ndarray[Any, Any]] = {}
         self._launches = 0
         self._together: list[str] | None = None  # launches that are made at once
+        self._streams: dict[int, tuple[str, Any]] = {}  # id -> name, and the stream itself, to keep its id
+        self._inside: list[str] = []  # heads of the blocks that a launch is in now
+        self._blocks: dict[int, list[str]] = {}  # part -> heads of the blocks that it is in
         self._at = 0  # the part that is the last launch
         self.line = ""
 
@@ -74,7 +77,7 @@ class Script:
         if not self._parts:
             return ""
         has_floats = any(array.dtype.kind == "f" for array in self._memory.values())
-        body = "\n".join(self._parts)
+        body = "\n".join(_in_blocks(part, self._blocks.get(at, [])) for at, part in enumerate(self._parts))
         before = [
             *(["np.set_printoptions(precision=17)"] if has_floats else []),
             *(["from math import inf, nan"] if re.search(r"\b(inf|nan)\b", body) else []),
@@ -161,7 +164,7 @@ class Script:
         if self._together is not None:
             given = [(f"{key}_{len(self._together)}", value) for key, value in given]
         memory: dict[str, np.ndarray[Any, Any]] = {}
-        shown = [_argument_text(key, value, memory) for key, value in given]
+        shown = [self._stream(value) or _argument_text(key, value, memory) for key, value in given]
         shown[len(args) :] = [f"{key}={text}" for key, text in zip(kwargs, shown[len(args) :], strict=True)]
         before, what = _callable_text(grid) if isinstance(grid, FunctionType) else ("", repr(grid))
         self._launches += 1
@@ -180,6 +183,7 @@ class Script:
             return
         self._parts.append(self.line)
         self._at = len(self._parts) - 1
+        self._blocks[self._at] = list(self._inside)
         self._parts.append("".join([self._language.finish, *(f"print({key})\n" for key in memory)]).rstrip())
         self._keep()
 
@@ -208,6 +212,31 @@ class Script:
             said = 'except Exception as error:\n    print(type(error).__name__, error, sep=": ")'
             self._parts[self._at] = f"try:\n    {self._parts[self._at]}\n{said}"
 
+    # ------------------------------------------------------------------------------------------------------- streams
+
+    def stream(self, given: Any, text: str) -> None:
+        """Write how a stream is made."""
+        name = f"stream_{'abcdefgh'[len(self._streams)]}"
+        self._streams[id(given)] = (name, given)
+        self._parts.append(f"{name} = {text}")
+
+    def _stream(self, value: Any) -> str:
+        name, known = self._streams.get(id(value), ("", None))
+        return name if known is value else ""
+
+    def event(self, given: Any, text: str) -> None:
+        """Write what is done to a stream: it is marked, or waits for a mark."""
+        self._parts.append(text.format(self._stream(given)))
+
+    @contextmanager
+    def on(self, given: Any, text: str) -> Iterator[None]:
+        """Write launches inside a block that makes a stream the current one."""
+        self._inside.append(text.format(self._stream(given)))
+        try:
+            yield
+        finally:
+            self._inside.pop()
+
     # --------------------------------------------------------------------------------------------------------- hooks
 
     @contextmanager
@@ -224,6 +253,12 @@ class Script:
             yield
         finally:
             self._parts += [remove.format(side=side) for side in sides]
+
+
+def _in_blocks(part: str, heads: list[str]) -> str:
+    for head in reversed(heads):
+        part = f"{head}\n{textwrap.indent(part, '    ')}"
+    return part
 
 
 _DESCRIBED: Final = """

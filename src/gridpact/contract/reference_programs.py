@@ -198,3 +198,13 @@ def closure(CAPTURED):
 def two_numbers(seen, m, n):
     """Write two numbers whose types and classes are chosen by their values."""
     seen[:2] = m, n
+
+
+def passed_on(seen, source):
+    """Write what another program wrote."""
+    seen[0] = source[0]
+
+
+def parameter_named_stream(seen, stream):
+    """Write a number whose name means something else in a launch."""
+    seen[0] = stream

@@ -280,3 +280,25 @@ def two_numbers(seen, m, n):
     """Write two numbers whose types and classes are chosen by their values."""
     tl.store(seen, m)
     tl.store(seen + 1, n)
+
+
+def held(flag, seen, value, turns):
+    """Say that it runs, wait until the host raises a flag, at most so many turns, and write a value."""
+    tl.store(seen + 1, 1)
+    turn = 0
+    while (tl.atomic_add(flag, 0) == 0) & (turn < turns):
+        turn += 1
+    tl.store(seen, value)
+
+
+held.options = {"do_not_specialize": ["value", "turns"]}
+
+
+def passed_on(seen, source):
+    """Write what another program wrote."""
+    tl.store(seen, tl.load(source))
+
+
+def parameter_named_stream(seen, stream):
+    """Write a number whose name means something else in a launch."""
+    tl.store(seen, stream)

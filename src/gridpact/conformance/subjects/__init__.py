@@ -15,13 +15,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from gridpact.conformance.check import Asked
 from gridpact.conformance.model import Unsupported
 from gridpact.conformance.script import Language, Script
+
+if TYPE_CHECKING:
+    from gridpact.conformance.subjects.streams import Stream
 
 __all__ = [
     "NAMED_ONLY",
@@ -118,7 +121,10 @@ class Subject(ABC):
         What it can be asked beyond plain launches: `num_warps`, `lanes`, `shared`, `hooks`, `options`, `binaries` (it
         can tell which binary ran), `compiled` (a launch gives back a compiled kernel), `geometry` (probe kernels in
         the driver's own language), `limits`, `scratch` (kernels may ask for memory of each launch), `clusters` (of
-        programs).
+        programs), `streams` (launches go to streams that it can make), `held` (kernels run beside the host, so that one
+        can be held on a flag), `stream_option` (a launch may name a stream),
+        `stream_handles` (what the driver is given can be seen for any handle), `owners` (it can tell whose memory a
+        pointer is to), `records` (what reaches the backend is seen).
     lacks
         Ability -> why it has not got it; such cases are `unsupported`.
     unwritten
@@ -137,6 +143,8 @@ class Subject(ABC):
         Whether kernels run. Where not, `driver_calls` is all that is seen of a launch.
     lanes
         Threads of a warp where there is one number of them; None where it is an option or means nothing.
+    streams
+        Kind -> how streams of this kind are made; the first is the usual one.
     asked
         Notes of the running case; renewed for each.
     """
@@ -155,6 +163,7 @@ class Subject(ABC):
     language: Language = Language()
     runs: bool = True
     lanes: int | None = None
+    streams: Mapping[str, Callable[[], Stream]] = {}
     asked: Asked
 
     def __init__(self) -> None:
@@ -213,6 +222,9 @@ class Subject(ABC):
         """Whether a case has left the process unusable, as a kernel's fault does on CUDA; it is then started anew."""
         return False
 
+    def wait_default(self) -> None:  # noqa: B027
+        """Wait until launches on no stream in particular are complete."""
+
     def synchronize(self) -> None:  # noqa: B027  (nothing to wait for is a fine answer)
         """Wait until launches are complete and arrays hold what kernels wrote."""
 
@@ -252,7 +264,45 @@ class Subject(ABC):
         raise Unsupported(self.lacks.get("hooks", "it has no launch hooks"))
         yield
 
+    @contextmanager
+    def current_handle(self, handle: int) -> Iterator[None]:
+        """Make a raw handle the current stream of launches in the block; of subjects with `stream_handles`."""
+        raise Unsupported(self.lacks.get("stream_handles", "what the driver is given is not seen"))
+        yield
+
+    @contextmanager
+    def recording(self, records: list[dict[str, Any]]) -> Iterator[None]:
+        """Note all that crosses the boundary to the backend in launches of the block; of subjects with `records`."""
+        raise Unsupported(self.lacks.get("records", "what reaches its backend is not seen"))
+        yield
+
     # -- what cases use
+
+    def stream(self, kind: str = "") -> Stream:
+        """Make a stream of a kind, or the usual one."""
+        if "streams" not in self.abilities:
+            raise Unsupported(self.lacks.get("streams", "it declares no streams"))
+        if kind and kind not in self.streams:
+            raise Unsupported(f"it takes no stream of the kind {kind}")
+        made = self.streams[kind or next(iter(self.streams))]()
+        self.asked.script.stream(made.given, made.made)
+        return made
+
+    @contextmanager
+    def on(self, stream: Stream) -> Iterator[None]:
+        """Make a stream the current one of launches in the block, as its library's users do."""
+        with self.asked.script.on(stream.given, stream.current_text), stream.current():
+            yield
+
+    def record(self, stream: Stream) -> Any:
+        """Mark the point that a stream has come to."""
+        self.asked.script.event(stream.given, f"event = {stream.recorded}")
+        return stream.record()
+
+    def wait_for(self, stream: Stream, event: Any) -> None:
+        """Let what comes later on a stream wait for the last mark."""
+        self.asked.script.event(stream.given, stream.waited)
+        stream.wait_for(event)
 
     def kernel(self, program: str, *, fresh: bool = False, **options: Any) -> Any:
         """Give a kernel of a probe program; the same one each time, or one that was never launched."""
@@ -267,7 +317,13 @@ class Subject(ABC):
         self.asked.script.expect(made, source, {**getattr(source, "options", {}), **options})
         return made
 
-    def launch(
+    def launch(self, program: str, grid: Any, *args: Any, **kwargs: Any) -> Any:
+        """Launch a probe program, and wait until arrays hold what it wrote; see `submit`."""
+        result = self.submit(program, grid, *args, **kwargs)
+        self.synchronize()
+        return result
+
+    def submit(
         self,
         program: str,
         grid: Any,
@@ -276,9 +332,13 @@ class Subject(ABC):
         jit: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Launch a probe program; arrays among the arguments become tensors. Gives what the launch gives back."""
+        """Launch a probe program, and do not wait; arrays among the arguments become tensors.
+
+        Gives what the launch gives back.
+        """
         launched = self.kernel(program, **(jit or {})) if kernel is None else kernel
         self.show(program, launched, grid, args, kwargs)
+        self.asked.alive.append((args, kwargs))
         try:
             result = launched[grid](*map(self._argument, args), **{k: self._argument(v) for k, v in kwargs.items()})
         except BaseException:
@@ -287,7 +347,6 @@ class Subject(ABC):
                 self.synchronize()
             raise
         self.asked.script.result(result)
-        self.synchronize()
         return result
 
     def show(self, program: str, kernel: Any, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ import importlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FunctionType
 from typing import Any, Final
 
@@ -19,9 +20,10 @@ from gridpact.conformance.check import poisoned
 from gridpact.conformance.model import Violated
 from gridpact.conformance.script import Language
 from gridpact.conformance.subjects import UNOBSERVED, Observed, Ranges, Subject
+from gridpact.conformance.subjects.streams import OWN_STREAMS, GridpactStream, TorchXpu
 from gridpact.grid import canonical_grid
 
-__all__ = ["GridpactDevice", "geometry_from", "geometry_program", "reference", "sycl_cpu"]
+__all__ = ["GridpactDevice", "geometry_from", "geometry_program", "recording", "reference", "sycl_cpu"]
 
 
 class GridpactDevice(Subject):
@@ -59,6 +61,14 @@ class GridpactDevice(Subject):
         with self.asked.script.watched(enter, exit), gridpact.hooks.observe(enter, exit):
             yield
 
+    def wait_default(self) -> None:
+        """Nothing to wait for: results in host memory are ready."""
+
+    @contextmanager
+    def recording(self, records: list[dict[str, Any]]) -> Iterator[None]:
+        with recording(self.opened, records):
+            yield
+
     def geometry(
         self, grid: tuple[int, ...], wait: bool = True, observed: Observed = UNOBSERVED, **options: Any
     ) -> Ranges:
@@ -77,6 +87,32 @@ class GridpactDevice(Subject):
             path.run(probe, call, programs, stream)
         in_flight = any(getattr(self.opened, "_flights", {}).values())
         return geometry_from(seen, limit_s=30 if in_flight else 0.1)
+
+
+@contextmanager
+def recording(device: Any, records: list[dict[str, Any]]) -> Iterator[None]:
+    """Note what reaches a device of ours: every field of its `LaunchDesc`, handles as numbers."""
+
+    def launch(desc: Any) -> None:
+        records.append(
+            {
+                "grid": (desc.x, desc.y, desc.z),
+                "threads": desc.threads,
+                "shared_bytes": desc.shared_bytes,
+                "num_ctas": desc.num_ctas,
+                "stream": desc.stream.handle,
+                "kernel": getattr(desc.kernel, "handle", id(desc.kernel)),
+                "arguments": [(leaf.kind, leaf.bits) for leaf in desc.leaves],
+                "is_waited_for": desc.is_waited_for,
+            }
+        )
+        type(device).launch(device, desc)
+
+    device.launch = launch
+    try:
+        yield
+    finally:
+        del device.launch
 
 
 class _On:
@@ -135,10 +171,13 @@ _IMPORTS: Final = "import numpy as np\nimport gridpact\n"
 def reference() -> Subject:
     """Open `gridpact:reference`."""
     subject = GridpactDevice("reference", "gridpact.contract.reference_programs")
-    subject.abilities = frozenset({"hooks", "options", "binaries", "compiled"})
+    subject.abilities = frozenset({"hooks", "options", "binaries", "compiled", "streams", "stream_option", "records"})
+    subject.streams = {"gridpact": partial(GridpactStream, "reference")}
     loop = "a program is one call of a Python function"
     subject.lacks = dict.fromkeys(("num_warps", "lanes", "shared", "geometry", "scratch", "clusters"), loop)
     subject.lacks["limits"] = "it has none"
+    subject.lacks["held"] = "a launch runs to its end before it returns"
+    subject.lacks["owners"] = "host memory is all that it reaches"
     subject.language = Language(
         f"{_IMPORTS}from gridpact.backends.reference import num_programs, program_id\n\n"
         'device = gridpact.device("reference")\ndevice.__enter__()\n',
@@ -160,5 +199,7 @@ def sycl_cpu() -> Subject:
     }
     subject.abilities = frozenset(
         {"num_warps", "lanes", "shared", "hooks", "options", "binaries", "compiled", "geometry", "limits"}
+        | {"streams", "held", "stream_option", "records", "owners"}
     )
+    subject.streams = {**OWN_STREAMS, "torch_xpu": TorchXpu}
     return subject

@@ -19,6 +19,8 @@ import sysconfig
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -32,10 +34,11 @@ from gridpact.backends.sycl import installed_file
 from gridpact.conformance.check import poisoned
 from gridpact.conformance.script import Language
 from gridpact.conformance.subjects import UNOBSERVED, Observed, Ranges, triton_interpreter
+from gridpact.conformance.subjects.streams import DpctlQueue
 from gridpact.conformance.subjects.triton_active import UpstreamTriton
 from gridpact.errors import BackendError, UnsupportedError
 
-__all__ = ["IntelLauncher", "Tensor", "activate"]
+__all__ = ["IntelLauncher", "Stream", "Tensor", "activate", "current"]
 
 NOTE: Final = "its check that pointers are Level-Zero device memory left out; loader and streams are stand-ins"
 
@@ -165,6 +168,33 @@ def _queue() -> Any:
     return sys.modules["torch"].xpu.current_stream().queue
 
 
+@contextmanager
+def current(stream: Stream) -> Iterator[None]:
+    """Make a stream the one that torch has as its current one."""
+    xpu = sys.modules["torch"].xpu
+    before = xpu.current_stream
+    xpu.current_stream = lambda device=None: stream
+    try:
+        yield
+    finally:
+        xpu.current_stream = before
+
+
+class _TorchStream(DpctlQueue):
+    """A stream of the stand-in for torch, as cases handle it."""
+
+    made, current_text = "Stream()", "with current({}):"
+    recorded, waited = "{}.queue.submit_barrier()", "{}.queue.submit_barrier([event])"
+
+    def __init__(self) -> None:
+        self.given = Stream()
+        self.queue = self.given.queue
+
+    def current(self) -> AbstractContextManager[None]:
+        """Make it the current one."""
+        return current(self.given)
+
+
 class _Utils:
     """What Intel's driver takes from its `driver.c`, which insists on Level Zero."""
 
@@ -251,6 +281,7 @@ class IntelLauncher(UpstreamTriton):
     name = "intel:launcher"
     abilities = frozenset(
         {"num_warps", "lanes", "shared", "hooks", "options", "binaries", "compiled", "geometry", "limits"}
+        | {"streams", "held"}
     )
     limits = (2**31 - 1,) * 3  # program_id is 32 bits wide
 
@@ -267,10 +298,16 @@ class IntelLauncher(UpstreamTriton):
         self.triton, self.programs = triton, triton_programs
         self.language = Language(
             "import numpy as np\nimport triton\nimport triton.language as tl\n"
-            "from gridpact.conformance.subjects.intel_launcher import Tensor, activate\n\nactivate()\n",
+            "from gridpact.conformance.subjects.intel_launcher import Stream, Tensor, activate, current\n\n"
+            "activate()\n",
             tensor="Tensor({})",
             hooks=self.hooks_text,
         )
+        self.lacks = {
+            "stream_option": "Triton takes the stream that torch has as its current one",
+            "owners": "its check of pointers is left out",
+        }
+        self.streams = {"torch_xpu": _TorchStream}
         facts = gridpact.backends.device_status("sycl:cpu").facts
         self.device = facts["device"]  # its most threads are not asked: the loader that may refuse them is a stand-in
         self.driver = f"OpenCL {facts['driver']}; launcher built by {_compiler()[1]}, {NOTE}"
@@ -283,6 +320,9 @@ class IntelLauncher(UpstreamTriton):
         return Tensor(array)
 
     def synchronize(self) -> None:
+        _queue().wait()
+
+    def wait_default(self) -> None:
         _queue().wait()
 
     def geometry(

@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 
 from gridpact.conformance.check import Asked, poisoned
+from gridpact.conformance.model import Unsupported
 from gridpact.conformance.script import Language
 from gridpact.conformance.subjects import UNOBSERVED, Observed, Ranges, Subject
+from gridpact.conformance.subjects.streams import OWN_STREAMS
 
 
 class UpstreamTriton(Subject):
@@ -109,7 +111,9 @@ class TritonActive(UpstreamTriton):
 
             facts = device_status("sycl:cpu").facts
             self.device, self.driver = facts["device"], facts["driver"]
-            self.abilities |= {"lanes", "geometry", "limits"}
+            self.abilities |= {"lanes", "geometry", "limits", "streams", "held", "records", "owners"}
+            self.lacks |= {"stream_option": "Triton takes the stream that is current"}
+            self.streams = OWN_STREAMS
             self.unwritten = {}
             limits = gridpact.open_device("sycl:cpu").limits
             self.limits, self.most_threads = limits.programs, limits.threads
@@ -164,6 +168,16 @@ class TritonActive(UpstreamTriton):
         except Exception:  # sticky: every later call of the context says the same
             return True
         return False
+
+    @contextmanager
+    def recording(self, records: list[dict[str, Any]]) -> Iterator[None]:
+        if "records" not in self.abilities:
+            raise Unsupported("what reaches its backend is not seen")
+        import gridpact
+        from gridpact.conformance.subjects.gridpact_device import recording
+
+        with recording(gridpact.open_device("sycl:cpu"), records):
+            yield
 
     def geometry(
         self, grid: tuple[int, ...], wait: bool = True, observed: Observed = UNOBSERVED, **options: Any

@@ -6,6 +6,7 @@ It needs no GPU. Kernels are compiled for compute capability 9.0; what a driver 
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import importlib.metadata
 import os
 import tempfile
@@ -133,6 +134,7 @@ class TritonCudaFake(UpstreamTriton):
     driver = f"our own libcuda.so.1; {NOTE}"
     abilities = frozenset(
         {"num_warps", "shared", "hooks", "options", "binaries", "compiled", "geometry", "limits", "scratch", "clusters"}
+        | {"stream_handles", "records"}
     )
 
     def __init__(self) -> None:
@@ -143,7 +145,8 @@ class TritonCudaFake(UpstreamTriton):
         from gridpact.contract import triton_programs
 
         self.triton, self.programs = triton, triton_programs
-        self.lacks = {"lanes": "a warp has 32 threads"}
+        nothing = "no kernel runs"
+        self.lacks = {"lanes": "a warp has 32 threads", "streams": nothing, "held": nothing, "owners": nothing}
         self.language = Language(
             "import numpy as np\nimport triton\nimport triton.language as tl\n"
             "from gridpact.conformance.subjects.triton_cuda_fake import Tensor, activate, driver_calls\n\n"
@@ -225,6 +228,23 @@ class TritonCudaFake(UpstreamTriton):
             from triton.runtime._allocation import NullAllocator
 
             self.triton.set_allocator(NullAllocator())
+
+    @contextmanager
+    def current_handle(self, handle: int) -> Iterator[None]:
+        """Say that this is torch's current stream: where Triton asks is a stand-in."""
+        active = self.triton.runtime.driver.active
+        before = active.get_current_stream
+        active.get_current_stream = lambda index: handle
+        try:
+            yield
+        finally:
+            active.get_current_stream = before
+
+    @contextmanager
+    def recording(self, records: list[dict[str, Any]]) -> Iterator[None]:
+        self.driver_calls()
+        yield
+        records += map(dataclasses.asdict, self.driver_calls())
 
     def geometry(
         self, grid: tuple[int, ...], wait: bool = True, observed: Observed = UNOBSERVED, **options: Any

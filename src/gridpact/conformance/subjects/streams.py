@@ -1,0 +1,210 @@
+"""Streams as cases handle them: whatever library made one, it is current for a while, marked, waited for."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from types import ModuleType, SimpleNamespace
+from typing import Any, Final
+
+import numpy as np
+
+import gridpact
+
+__all__ = ["OWN_STREAMS", "DpctlQueue", "GridpactStream", "Stream", "TorchXpu"]
+
+
+class Stream(ABC):
+    """A stream of a case.
+
+    Attributes
+    ----------
+    given
+        The stream as its library's users hold it.
+    made, current_text, recorded, waited
+        How a program makes one, launches inside it, marks it with an event, and lets it wait for one; `{}` is its name.
+    """
+
+    made: str
+    current_text: str = "with gridpact.stream({}):"
+    recorded: str = "{}.record()"
+    waited: str = "{}.wait(event)"
+    given: Any
+
+    def current(self) -> AbstractContextManager[Any]:
+        """Make it the current stream of launches in the block."""
+        return gridpact.stream(self.given)
+
+    @abstractmethod
+    def record(self) -> Any:
+        """Mark the point that it has come to with an event."""
+
+    @abstractmethod
+    def wait_for(self, event: Any) -> None:
+        """Let what comes later on it wait for an event; the host does not wait."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Wait until all that was launched on it is complete."""
+
+    def memory(self, count: int) -> tuple[Any, np.ndarray[Any, Any]]:
+        """Give memory whose library launches on this stream if no other is named: as an argument, and as an array."""
+        raise NotImplementedError
+
+
+class GridpactStream(Stream):
+    """`gridpact.Stream`; without an order of its own, only events order its launches."""
+
+    def __init__(self, device: str, in_order: bool = True) -> None:
+        self.given = gridpact.Stream(device, in_order=in_order)
+        self.made = f"gridpact.Stream({device!r}{'' if in_order else ', in_order=False'})"
+
+    def record(self) -> Any:
+        """Mark it with an event of ours."""
+        return self.given.record()
+
+    def wait_for(self, event: Any) -> None:
+        """Let it wait for one."""
+        self.given.wait(event)
+
+    def wait(self) -> None:
+        """Wait for it."""
+        self.given.synchronize()
+
+
+class DpctlQueue(Stream):
+    """A queue of dpctl that keeps its order."""
+
+    made = "dpctl.SyclQueue('opencl:cpu', property='in_order')"
+    recorded, waited = "{}.submit_barrier()", "{}.submit_barrier([event])"
+
+    def __init__(self) -> None:
+        import dpctl
+
+        self.given = self.queue = dpctl.SyclQueue("opencl:cpu", property="in_order")
+
+    def record(self) -> Any:
+        """Mark it with an event of SYCL's."""
+        return self.queue.submit_barrier()
+
+    def wait_for(self, event: Any) -> None:
+        """Let it wait for one."""
+        self.queue.submit_barrier([event])
+
+    def wait(self) -> None:
+        """Wait for it."""
+        self.queue.wait()
+
+    def memory(self, count: int) -> tuple[Any, np.ndarray[Any, Any]]:
+        """Give USM of the queue."""
+        from dpctl.memory import MemoryUSMShared
+
+        memory = MemoryUSMShared(4 * count, queue=self.queue)
+        array = np.asarray(memory).view("i4")
+        array[:] = 0
+        return _Typed(memory), array
+
+
+class _Typed:
+    """USM of dpctl's as 32-bit integers: its own objects are bytes."""
+
+    dtype = np.dtype("i4")
+
+    def __init__(self, memory: Any) -> None:
+        self.memory = memory
+
+    @property
+    def __sycl_usm_array_interface__(self) -> dict[str, Any]:
+        bare = self.memory.__sycl_usm_array_interface__
+        return {**bare, "typestr": "<i4", "shape": (bare["shape"][0] // 4,), "strides": None}
+
+
+class UnorderedQueue(DpctlQueue):
+    """A queue of dpctl as it makes them unless asked: without an order of its own."""
+
+    made = "dpctl.SyclQueue('opencl:cpu')"
+
+    def __init__(self) -> None:
+        import dpctl
+
+        self.given = self.queue = dpctl.SyclQueue("opencl:cpu")
+
+
+class Handle(DpctlQueue):
+    """A raw handle with its owner."""
+
+    made = "dpctl.SyclQueue('opencl:cpu', property='in_order')"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given = gridpact.Stream.from_handle(self.queue.addressof_ref(), "sycl:cpu", self.queue)
+
+
+class TorchXpu(DpctlQueue):
+    """A stream of torch for XPU: a stand-in where there is no such torch, around a real queue."""
+
+    made = "TorchXpu().given"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given = _TorchStream(self.queue)
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make it what torch says when it is asked for its current stream."""
+        torch = ModuleType("torch")
+        torch.xpu = SimpleNamespace(current_stream=lambda index: self.given)  # type: ignore[attr-defined]
+        torch._C = SimpleNamespace()  # type: ignore[attr-defined]
+        before = sys.modules.get("torch")
+        sys.modules["torch"] = torch
+        try:
+            yield
+        finally:
+            del sys.modules["torch"]
+            if before is not None:
+                sys.modules["torch"] = before
+
+    def memory(self, count: int) -> tuple[Any, np.ndarray[Any, Any]]:
+        """Give what stands in for a tensor; whose stream is current decides where it is launched on."""
+        array = np.zeros(count, "i4")
+        return _TorchTensor(array, "xpu", 0), array
+
+
+class _TorchStream:
+    """A stream as torch has them for XPU."""
+
+    def __init__(self, queue: Any) -> None:
+        self.queue = queue
+
+    @property
+    def sycl_queue(self) -> int:
+        """Give the address of the queue."""
+        return int(self.queue.addressof_ref())
+
+
+_TorchStream.__module__ = "torch.xpu.streams"
+
+
+class _TorchTensor:
+    """A tensor as torch has them, as far as a launcher looks at it."""
+
+    def __init__(self, array: np.ndarray[Any, Any], kind: str, index: int) -> None:
+        self.array, self.dtype = array, f"torch.{array.dtype.name}"
+        self.device = SimpleNamespace(type=kind, index=index)
+
+    def data_ptr(self) -> int:
+        """Give the address of the first element."""
+        return int(self.array.ctypes.data)
+
+
+OWN_STREAMS: Final[dict[str, Callable[[], Stream]]] = {
+    "gridpact": partial(GridpactStream, "sycl:cpu"),
+    "unordered": partial(GridpactStream, "sycl:cpu", in_order=False),
+    "dpctl": DpctlQueue,
+    "dpctl_unordered": UnorderedQueue,
+    "handle": Handle,
+}
+"""Kind -> streams that `gridpact.stream` makes current on the CPU."""
