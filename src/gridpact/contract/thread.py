@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
+import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from gridpact.conformance.check import POISON, Array, own_rule, poisoned, same
+from gridpact.conformance import worker
+from gridpact.conformance.check import POISON, Array, launch, own_rule, poisoned, same
 from gridpact.conformance.model import Unsupported, Violated, case, clause
+from gridpact.conformance.script import Script
 from gridpact.conformance.subjects import Subject
 
 clause(
@@ -19,6 +29,13 @@ clause(
     "triton",
     "Any number of threads may launch the same kernel, first launch included: no race, and one compile (our own rule).",
     "Threads that load batches, or serve requests, meet at the first launch of a kernel.",
+)
+
+clause(
+    "THREAD-2",
+    "gridpact",
+    "After fork, a child either works or gets a clear error. At interpreter exit nothing crashes or hangs.",
+    "Data loaders fork; a runtime's threads do not come along, and a child that waits for them waits for ever.",
 )
 
 _THREADS: Final = 16
@@ -178,3 +195,121 @@ def different_grids_at_once(subject: Subject, first: str) -> None:
     _at_once(subject, f"{_THREADS} threads at once, {_ROUNDS} times: coordinates[grid](seen, grid[0], grid[1])", calls)
     for grid, (seen, due) in zip(grids, memory, strict=True):
         same(subject, f"programs of {grid} among other grids", due, seen)
+
+
+# ---------------------------------------------------------------------------------------------------------- THREAD-2
+
+_CHILD_S: Final = 10.0
+
+
+def _told_by_child(ask: Callable[[], str]) -> str:
+    """Fork, and give what the child tells, or how it ended without a word."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            try:
+                told = ask()
+            except BaseException as error:  # whatever it is, the parent judges it
+                told = f"{type(error).__name__}: {error}"
+            os.write(write, told.encode()[:4000])
+        finally:
+            os._exit(0)
+    os.close(write)
+    try:
+        if select.select([read], [], [], _CHILD_S)[0]:
+            told = os.read(read, 4000).decode(errors="replace")
+        else:
+            told = ""
+            os.kill(child, signal.SIGKILL)
+    finally:
+        os.close(read)
+        _, status = os.waitpid(child, 0)
+    if told:
+        return told
+    code = os.waitstatus_to_exitcode(status)
+    return f"hung: nothing in {_CHILD_S:g} s" if code == -signal.SIGKILL else f"died of {signal.Signals(-code).name}"
+
+
+@case("THREAD-2", asks=["a_later_launch", "a_first_launch", "a_launch_on_a_stream", "a_wait"])
+def forked_child_works_or_says_why(subject: Subject, asks: str) -> None:
+    """A child that was forked after launches gets a right result or an error that says why; its parent goes on."""
+    kernel = subject.kernel("passed_on", fresh=True)
+    launch(subject, "passed_on", (1,), poisoned(1), np.full(1, 5, "i4"), kernel=kernel)
+    stream = subject.stream() if "stream" in asks else None
+    seen, source = poisoned(1), np.full(1, 5, "i4")
+    tensors = subject.tensor(seen), subject.tensor(source)
+
+    def ask() -> str:
+        if asks == "a_wait":
+            subject.synchronize()
+            return "right"
+        launched = subject.kernel("passed_on", fresh=True) if "first" in asks else kernel
+        with subject.on(stream) if stream is not None else nullcontext():
+            launched[(1,)](*tensors)
+        if stream is not None:
+            stream.wait()
+        subject.synchronize()
+        return "right" if not subject.runs or seen[0] == 5 else f"wrong: {seen[0]}"
+
+    told = _told_by_child(ask)
+    with own_rule(subject):
+        is_error = told.partition(":")[0].isidentifier() and told.partition(":")[0].endswith("Error")
+        is_right = told == "right" or (is_error and (not subject.is_own or "fork" in told))
+        same(subject, f"a forked child works or says why: {told}", True, is_right)
+    after = poisoned(1)
+    launch(subject, "passed_on", (1,), after, np.full(1, 6, "i4"), kernel=kernel)
+    if subject.runs:
+        same(subject, "what the parent's next launch wrote", 6, int(after[0]))
+
+
+# How a program ends -> its last lines, and the exit code that is due.
+_ENDINGS: Final = {
+    "end": ("", 0),
+    "exit": ("raise SystemExit(3)", 3),
+    "error": ("raise ValueError", 1),
+    "daemon": (
+        "import threading, time\n\ndef forever():\n    while True:\n        {line}\n\n"
+        "threading.Thread(target=forever, daemon=True).start()\ntime.sleep(0.1)",
+        0,
+    ),
+}
+
+
+def _program(subject: Subject, last: str) -> str:
+    """Write a program that ends while its kernel runs, where kernels run beside the host."""
+    script = Script(subject.language)
+    is_held = "held" in subject.abilities
+    source = subject.source("held" if is_held else "passed_on")
+    args = (np.zeros(1, "i4"), poisoned(2), 7, 1_000_000) if is_held else (poisoned(1), np.full(1, 5, "i4"))
+    kernel = object()
+    script.expect(kernel, source, getattr(source, "options", {}))
+    if is_held:
+        stream = subject.streams[next(iter(subject.streams))]()
+        script.stream(stream.given, stream.made)
+        with script.on(stream.given, stream.current_text):
+            script.launch(kernel, source, (1,), args, {})
+    else:
+        script.launch(kernel, source, (1,), args, {})
+    script.write(last.format(line=script.line))
+    lines = script.text.splitlines()
+    return "\n".join(line for line in lines if not line.startswith("print(")) + "\n"  # printing may wait
+
+
+@case("THREAD-2", ending=list(_ENDINGS))
+def program_ends_well(subject: Subject, ending: str) -> None:
+    """A program that ends while a kernel is in flight, or another thread launches, ends as it should, and does end."""
+    last, due = _ENDINGS[ending]
+    program = Path(tempfile.gettempdir()) / "program-that-ends.py"
+    program.write_text(_program(subject, last))
+    subject.asked.script.write(program.read_text())
+    load = f"import runpy; runpy.run_path({worker.__file__!r})['load_package']()"
+    run = f"{load}; runpy.run_path({str(program)!r}, run_name='__main__')"
+    try:
+        ran = subprocess.run([sys.executable, "-c", run], capture_output=True, timeout=40, check=False)
+        seen = f"exit code {ran.returncode}"
+        seen += "" if ran.returncode == due else f": {ran.stderr.decode(errors='replace').strip()[-200:]}"
+    except subprocess.TimeoutExpired:
+        seen = "hung: no end in 40 s"
+    with own_rule(subject):
+        same(subject, f"how a program ends ({ending})", f"exit code {due}", seen)

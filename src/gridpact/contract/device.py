@@ -1,0 +1,251 @@
+"""DEVICE: where launches run, and from which thread they may be made."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from gridpact.conformance.check import (
+    POISON,
+    Array,
+    check_coordinates,
+    check_refused,
+    poisoned,
+    require,
+    same,
+    submit,
+)
+from gridpact.conformance.model import Unsupported, Violated, case, clause
+from gridpact.conformance.subjects import Subject
+
+clause(
+    "DEVICE-1",
+    "guardrail",
+    "The kernel runs on the device that owns its pointers; without pointers on the stream's device, else the current "
+    "one. A pointer that the launch device cannot reach (no peer access, not pinned, managed or system-shared) is "
+    "refused with the argument's name and both devices.",
+    "A pointer of another device is an address here, too: of nothing, or of something else.",
+)
+clause(
+    "DEVICE-2",
+    "triton",
+    "A launch works on any thread, also one that never touched the device before.",
+    "What a driver keeps for each thread, such as CUDA's current context, is missing on a new one.",
+)
+
+
+# ---------------------------------------------------------------------------------------------------------- DEVICE-1
+
+
+def _own(subject: Subject) -> Any:
+    """Give the open device of one of our subjects, whose devices can be made current in one process."""
+    if not subject.is_own:
+        raise Unsupported("which device is current is kept by another library")
+    return subject.opened  # type: ignore[attr-defined]
+
+
+def _other_than(device: str) -> str:
+    return "reference" if device != "reference" else "sycl:cpu"
+
+
+def _device_of_launch(subject: Subject, *args: Any, **options: Any) -> str:
+    """Launch a reader by the kernel itself, which no device was named for, and give the name of the device."""
+    kernel = subject.kernel("passed_on").kernel
+    subject.asked.alive.append(args)
+    return str(kernel[1](*args, **options).device.name)
+
+
+@case("DEVICE-1")
+def current_device_runs_host_memory(subject: Subject) -> None:
+    """Host memory and no stream: the launch runs on the device of the innermost `with gridpact.device(name)`."""
+    import gridpact
+
+    own = _own(subject).name
+    seen = poisoned(1)
+    with gridpact.device(_other_than(own)), gridpact.device(own):
+        ran_on = _device_of_launch(subject, seen, np.full(1, 5, "i4"))
+    same(subject, "device and result", str((own, 5)), str((ran_on, int(seen[0]))))
+
+
+@case("DEVICE-1", how=["current", "option"])
+def stream_tells_the_device(subject: Subject, how: str) -> None:
+    """Host memory and a stream, given or current: the launch runs on the stream's device, not on the current one."""
+    import gridpact
+
+    own = _own(subject).name
+    stream = subject.stream()
+    seen = poisoned(1)
+    with gridpact.device(_other_than(own)), subject.on(stream) if how == "current" else nullcontext():
+        options = {"stream": stream.given} if how == "option" else {}
+        ran_on = _device_of_launch(subject, seen, np.full(1, 5, "i4"), **options)
+    stream.wait()
+    same(subject, "device and result", str((own, 5)), str((ran_on, int(seen[0]))))
+
+
+@case("DEVICE-1", on=["dpctl", "torch_xpu"])
+def memory_tells_the_device(subject: Subject, on: str) -> None:
+    """Memory of a device: the launch runs there, not on the current device."""
+    import gridpact
+
+    own = _own(subject).name
+    require(subject, "owners")
+    stream = subject.stream(on)
+    (target, written), (source, read) = stream.memory(1), stream.memory(1)
+    written[0], read[0] = POISON, 5
+    with gridpact.device(_other_than(own)), subject.on(stream) if on == "torch_xpu" else nullcontext():
+        ran_on = _device_of_launch(subject, target, source)
+    stream.wait()
+    same(subject, "device and result", str((own, 5)), str((ran_on, int(written[0]))))
+
+
+@case("DEVICE-1", kind="negative", on=["dpctl", "torch_xpu"])
+def memory_of_a_device_is_refused_elsewhere(subject: Subject, on: str) -> None:
+    """A launch that names another device than the one that has its memory is refused, and names both."""
+    own = _own(subject).name
+    require(subject, "owners")
+    other = _other_than(own)
+    stream = subject.stream(on)
+    (target, written), (source, _) = stream.memory(1), stream.memory(1)
+    written[0] = POISON
+
+    def ask(seen: Array) -> None:
+        with subject.on(stream) if on == "torch_xpu" else nullcontext():
+            _device_of_launch(subject, target, source, device=other)
+
+    refusal = check_refused(subject, ValueError, "DEVICE-1", ask, names="'seen'", memory=written, count=_one)
+    same(subject, "devices that the error names", [True, True], [own in str(refusal), other in str(refusal)])
+
+
+def _one(seen: Array) -> int:
+    return 1
+
+
+class _Elsewhere:
+    """A tensor that says it is on another device, over memory that is here: nothing is harmed if it is believed."""
+
+    def __init__(self, array: Array, kind: str, index: int) -> None:
+        self.array, self.dtype = array, f"torch.{array.dtype.name}"
+        self.device = SimpleNamespace(type=kind, index=index)
+
+    def data_ptr(self) -> int:
+        return int(self.array.ctypes.data)
+
+
+class _CudaArray:
+    """The same by the CUDA array interface."""
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+        self.dtype = array.dtype
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "data": (int(self.array.ctypes.data), False), "typestr": "<i4", "shape": self.array.shape, "version": 3,
+        }  # fmt: skip
+
+
+_ELSEWHERE: dict[str, tuple[Callable[[Array], Any], str]] = {
+    "cuda_0": (lambda array: _Elsewhere(array, "cuda", 0), "cuda:0"),
+    "cuda_1": (lambda array: _Elsewhere(array, "cuda", 1), "cuda:1"),
+    "hip_2": (lambda array: _Elsewhere(array, "hip", 2), "hip:2"),
+    "meta": (lambda array: _Elsewhere(array, "meta", 0), "meta:0"),
+    "cuda_array": (_CudaArray, "cuda:0"),
+}
+
+
+@case("DEVICE-1", kind="negative", owner=list(_ELSEWHERE), argument=["seen", "source"])
+def memory_out_of_reach_is_refused(subject: Subject, owner: str, argument: str) -> None:
+    """A tensor of a device that is not here is refused by its argument's name, with its device and the launch's."""
+    if not subject.is_own:
+        require(subject, "owners")
+    make, name = _ELSEWHERE[owner]
+    memory = poisoned(1)
+
+    def ask(seen: Array) -> None:
+        args: dict[str, Any] = {"seen": seen, "source": np.full(1, 5, "i4")}
+        args[argument] = make(args[argument])
+        subject.launch("passed_on", (1,), args["seen"], args["source"])
+
+    refusal = str(
+        check_refused(subject, (ValueError, TypeError), "DEVICE-1", ask, names=argument, memory=memory, count=_one)
+    )
+    here = subject.name.partition(":")[2]
+    same(subject, "argument, its device and the launch's in the error", [True] * 3,
+         [text in refusal for text in (argument, name, here)])  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------------- DEVICE-2
+
+
+def _on_new_threads(asked: str, calls: list[Callable[[], None]]) -> None:
+    """Make each call on a thread of its own, one after another; one that fails is a violation."""
+    failed: list[BaseException] = []
+
+    def run(call: Callable[[], None]) -> None:
+        try:
+            call()
+        except BaseException as error:  # told on the thread of the case
+            failed.append(error)
+
+    for call in calls:
+        thread = threading.Thread(target=run, args=(call,))
+        thread.start()
+        thread.join()
+        if isinstance(failed[-1] if failed else None, (Violated, Unsupported)):
+            raise failed[-1]
+        if failed:
+            raise Violated(asked, "a launch on a new thread", f"{type(failed[0]).__name__}: {failed[0]}")
+
+
+_GRID = (2, 7, 1)
+
+
+@case("DEVICE-2", first=["yes", "no"], threads=[1, 20])
+def new_thread_launches(subject: Subject, first: str, threads: int) -> None:
+    """A thread that never touched the device runs every program of its grid: a first launch of a kernel or a later."""
+    kernel = subject.kernel("coordinates", fresh=True)
+    if first == "no":
+        check_coordinates(subject, (1,), (1, 1, 1), kernel=kernel)
+
+    def call() -> None:
+        check_coordinates(subject, _GRID, _GRID, kernel=kernel)
+
+    _on_new_threads(f"coordinates[{_GRID}] on a new thread", [call] * threads)
+
+
+@case("DEVICE-2", how=["current", "option"])
+def new_thread_launches_on_a_stream(subject: Subject, how: str) -> None:
+    """The same on a stream that another thread made."""
+    require(subject, "streams")
+    if how == "option":
+        require(subject, "stream_option")
+    stream = subject.stream()
+    seen = poisoned(1)
+
+    def call() -> None:
+        with subject.on(stream) if how == "current" else nullcontext():
+            options = {"stream": stream.given} if how == "option" else {}
+            submit(subject, "passed_on", (1,), seen, np.full(1, 5, "i4"), **options)
+        stream.wait()
+
+    _on_new_threads("a launch on a stream, on a new thread", [call])
+    same(subject, "what a launch on a stream of another thread wrote", 5, int(seen[0]))
+
+
+@case("DEVICE-2")
+def kernel_of_a_thread_that_ended_launches(subject: Subject) -> None:
+    """A kernel that was made and launched on a thread which has ended runs on this one."""
+    made: list[Any] = []
+
+    def make() -> None:
+        made.append(subject.kernel("coordinates", fresh=True))
+        check_coordinates(subject, _GRID, _GRID, kernel=made[0])
+
+    _on_new_threads("a first launch on a new thread", [make])
+    check_coordinates(subject, _GRID, _GRID, kernel=made[0])
