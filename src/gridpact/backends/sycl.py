@@ -529,13 +529,13 @@ _POLICIES: Final[dict[str, tuple[Policy, str]]] = {
     "advanced_path": ("default only", _HARDWARE),
     "one_matrix_per_load_for_bt": ("default only", _HARDWARE),
     "backend_name": ("default only", "it is not a choice"),
+    "max_num_imprecise_acc_default": ("irrelevant", "it concerns NVIDIA's sm_90 alone"),
     "allow_fp8e4nv": ("default only", "the backend always allows it"),
     **dict.fromkeys(
         (
             "num_warps", "num_stages", "threads_per_warp", "optimize_epilogue", "enable_fp_fusion",
             "supported_fp8_dtypes", "deprecated_fp8_dtypes", "default_dot_input_precision",
-            "allowed_dot_input_precisions", "allow_fp8e4b15", "max_num_imprecise_acc_default",
-            "extern_libs", "debug", "sanitize_overflow",
+            "allowed_dot_input_precisions", "allow_fp8e4b15", "extern_libs", "debug", "sanitize_overflow",
         ),
         ("applied", ""),
     ),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Any, Final, TypeAlias
 from unittest import mock
 
 import numpy as np
 
 from gridpact.conformance.check import (
+    POISON,
     Array,
     check_coordinates,
     check_refused,
@@ -23,6 +24,7 @@ from gridpact.conformance.check import (
     poisoned,
     require,
     same,
+    submit,
 )
 from gridpact.conformance.model import Unsupported, case, clause
 from gridpact.conformance.subjects import DriverCall, Subject
@@ -145,6 +147,10 @@ def _sides(side: str, hook: Hook) -> tuple[Hook | None, Hook | None]:
     return (hook if side != "exit" else None), (hook if side != "enter" else None)
 
 
+def _raise(metadata: Any) -> None:
+    raise ValueError("raised by a hook")
+
+
 def _own(subject: Subject, why: str) -> Any:
     """Give the open device of one of our subjects; leave the case as unsupported on others."""
     require(subject, "hooks")
@@ -224,6 +230,102 @@ def metadata_function_cannot_steer(subject: Subject) -> None:
         check_coordinates(subject, (3, 2, 1), (3, 2, 1), kernel=kernel)
 
 
+def _elsewhere(subject: Subject) -> AbstractContextManager[Any]:
+    """Give what makes another stream the current one."""
+    if "stream_handles" in subject.abilities:
+        return subject.current_handle(99)
+    require(subject, "streams")
+    return subject.on(subject.stream())
+
+
+def _steering(subject: Subject, how: str) -> tuple[Hook, Hook]:
+    """Give an enter and an exit hook that try to steer the launch between them, or the next one."""
+    if how in ("that_change_the_stream", "that_change_the_device"):
+        if how == "that_change_the_device":
+            _own(subject, "which device is current is kept by another library")
+        opened: list[AbstractContextManager[Any]] = []
+
+        def enter(metadata: Any) -> None:
+            import gridpact
+
+            there = (
+                gridpact.device("sycl:cpu") if subject.name == "gridpact:reference" else gridpact.device("reference")
+            )
+            opened.append(_elsewhere(subject) if how == "that_change_the_stream" else there)
+            opened[-1].__enter__()
+
+        return enter, lambda metadata: opened.pop().__exit__(None, None, None)
+    if how == "that_launch":
+
+        def another(metadata: Any) -> None:
+            kernel = subject.kernel("counted")
+            if not opened_launches:
+                opened_launches.append(kernel)
+                kernel[1, 1, 1](subject.tensor(np.zeros(1, "i4")))
+                opened_launches.clear()
+
+        opened_launches: list[Any] = []
+        return another, another
+    if how == "that_add_and_remove_hooks":
+        registered = ExitStack()
+
+        def adding(metadata: Any) -> None:
+            registered.close()
+            registered.enter_context(subject.observed(_look, None))
+
+        def removing(metadata: Any) -> None:
+            registered.close()
+
+        return adding, removing
+    if how == "that_raise":
+        return _ignore, _raise
+    return _WATCHERS[how], _WATCHERS[how]
+
+
+_HOSTILE: Final = [
+    "that_lie",
+    "that_clear",
+    "that_change_the_stream",
+    "that_change_the_device",
+    "that_launch",
+    "that_add_and_remove_hooks",
+    "that_raise",
+]
+
+
+@case("HOOK-1", hooks=_HOSTILE, stream=["default", "side"])
+def launch_record_is_the_same_field_by_field(subject: Subject, hooks: str, stream: str) -> None:
+    """What reaches the backend in two launches, every field of it, is the same whatever hooks try, and so is memory."""
+    for ability in ("hooks", "records"):
+        require(subject, ability)
+    kernel = subject.kernel("coordinates")
+    side = subject.stream() if stream == "side" else None
+    enter, exit = _steering(subject, hooks)
+    seen = np.zeros(64, "i4")  # the same memory in each launch: its address is a field
+    outcomes: list[tuple[list[dict[str, Any]], list[int]]] = []
+    for watched in (False, True):
+        seen[:] = POISON
+        records: list[dict[str, Any]] = []
+        with ExitStack() as around:
+            around.enter_context(subject.recording(records))
+            if side is not None:
+                around.enter_context(subject.on(side))
+            if watched:
+                around.enter_context(subject.observed(enter, exit))
+            for grid in ((3, 2, 1), (2, 1, 1)):
+                with suppress(Exception):  # a hook that raises; the launch stands
+                    submit(subject, "coordinates", grid, seen, 3, 2, kernel=kernel)
+        if side is not None:
+            side.wait()
+        subject.synchronize()
+        own = [record for record in records if record["grid"] != (1, 1, 1)]  # without those that a hook launched
+        outcomes.append((own, seen.tolist()))
+    (plain, written), (steered, written_watched) = outcomes
+    same(subject, "launches that reached the backend", [(3, 2, 1), (2, 1, 1)], [record["grid"] for record in plain])
+    same(subject, f"records without hooks and with hooks {hooks}", str(plain), str(steered))
+    same(subject, "memory without hooks and with them", str(written), str(written_watched))
+
+
 # ------------------------------------------------------------------------------------------------------------ HOOK-2
 
 
@@ -280,10 +382,6 @@ def one_side_alone_keeps_its_place(subject: Subject) -> None:
     with own_rule(subject), subject.observed(a, None), subject.observed(None, b), subject.observed(*both):
         _launched(subject)
         same(subject, "calls of three observers", ["a in", "c in", "c out", "b out"], calls)
-
-
-def _raise(metadata: Any) -> None:
-    raise ValueError("raised by a hook")
 
 
 @case("HOOK-2", broken=["enter", "exit"])
@@ -722,6 +820,57 @@ def late_hook_sees_the_next_launch(subject: Subject, path: str) -> None:
             run()
             subject.synchronize()
     same(subject, "hooks called in the two launches that were watched", ["a in", "a out"] * 2, calls)
+
+
+@case("HOOK-6", registered=["before", "late"], side=["enter", "exit", "both"])
+def hooks_of_triton_see_its_kernels(subject: Subject, registered: str, side: str) -> None:
+    """A kernel that comes from `triton.jit`: hooks registered with Triton see our launches of it, metadata included."""
+    kernel = _from_triton(subject)
+    found: list[dict[str, Any]] = []
+    seen = _unwritten()
+    if registered == "late":
+        launch(subject, "coordinates", (1,), seen, 1, 1, kernel=kernel)
+    with subject.observed_by_triton(*_sides(side, lambda metadata: found.append(_content(metadata)))):  # type: ignore[attr-defined]
+        launch(subject, "coordinates", (1,), seen, 1, 1, kernel=kernel)
+    launch(subject, "coordinates", (1,), seen, 1, 1, kernel=kernel)
+    told = [(content.get("name"), content.get("flops"), "function" in content) for content in found]
+    due = [("coordinates", 12, True)] * (2 if side == "both" else 1)
+    same(subject, "what hooks of Triton were told of the one launch that they watched", str(due), str(told))
+
+
+@case("HOOK-6", kind="control")
+def hooks_of_triton_see_no_other_kernels(subject: Subject) -> None:
+    """A kernel that does not come from Triton is not shown to hooks that were registered with Triton."""
+    _from_triton(subject)
+    calls: list[str] = []
+    with subject.observed_by_triton(*_recorders(calls, "a")):  # type: ignore[attr-defined]
+        _launched(subject)
+    same(subject, "hooks of Triton called by a kernel of ours", [], calls)
+
+
+@case("HOOK-6", added=["to_triton", "to_ours"])
+def pre_run_hooks_are_called_before_binding(subject: Subject, added: str) -> None:
+    """A pre-run hook of a kernel from Triton is called once a launch, with its arguments, and may change memory."""
+    kernel = _from_triton(subject)
+    calls: list[Any] = []
+
+    def before(seen: Array, *args: Any, **options: Any) -> None:
+        calls.append((args, options.get("num_warps")))
+        seen[0] = 40  # as autotune resets what a kernel adds to
+
+    (kernel.kernel.origin if added == "to_triton" else kernel.kernel).add_pre_run_hook(before)
+    seen = _unwritten()
+    for _ in range(2):
+        launch(subject, "coordinates", (1,), seen, 1, 1, kernel=kernel, num_warps=2)
+    same(subject, "calls, and the count in memory", str(([((1, 1), 2)] * 2, 41)), str((calls, int(seen[0]))))
+
+
+def _from_triton(subject: Subject) -> Any:
+    """Give a new kernel of `coordinates` that `triton.jit` made and ours took over."""
+    require(subject, "hooks")
+    if "from_triton" not in subject.abilities:
+        raise Unsupported(subject.lacks.get("from_triton", "its kernels are Triton's own"))
+    return subject.from_triton("coordinates", _described([]))  # type: ignore[attr-defined]
 
 
 @case("HOOK-6")

@@ -323,6 +323,77 @@ def default_only_option_is_refused_otherwise(subject: Subject) -> None:
 
 
 @case("META-2")
+def applied_option_reaches_the_binary(subject: Subject) -> None:
+    """Each applied option, given another value that it takes, makes another kernel: none is dropped on the way."""
+    device = _own_device(subject)
+    applied = [item for item in device.options.items() if item[1].policy == "applied"]
+    if not applied:
+        raise Unsupported("it has no such option")
+    kernel = subject.kernel("shared_coordinates")
+    usual = kernel.warmup(poisoned(7), 1, 1).hash
+    for name, option in applied:
+        other = _another_of(name, option.default)
+        found = kernel.warmup(poisoned(7), 1, 1, **{name: other})
+        same(subject, f"{name}={other!r} makes another kernel", True, found.hash != usual)
+
+
+_OTHER_VALUES: Final = {"num_warps": 2, "threads_per_warp": 16, "default_dot_input_precision": "ieee"}
+
+
+def _another_of(name: str, default: Any) -> Any:
+    """Give another value of an option that it takes, too."""
+    if name == "extern_libs":
+        return (*default, ("another", default[0][1]))
+    if isinstance(default, tuple):
+        return default[:-1] or ("fp8e5",)
+    return _OTHER_VALUES.get(name) or _another(default)
+
+
+# Fields of metadata that a launch would have to act on: a value that asks for something.
+_FIELDS: Final = {
+    "global_scratch_size": 128,
+    "profile_scratch_size": 64,
+    "tmem_size": 256,
+    "maxnreg": 64,
+    "launch_pdl": True,
+    "launch_cooperative_grid": True,
+    "num_ctas": 2,
+    "cluster_dims": (2, 1, 1),
+    "grf_mode": "large",
+    "a_field_of_tomorrow": 1,
+}
+
+
+@case("META-2", kind="negative", field=list(_FIELDS))
+def field_that_is_not_done_is_refused(subject: Subject, field: str) -> None:
+    """A binary whose metadata, after compilation, asks for what the device does not do is refused by the field."""
+    require(subject, "shared")
+    device = _own_device(subject)
+    compiled = launch(subject, "coordinates", (1,), poisoned(7), 1, 1)
+    fields = {**compiled.metadata.fields, field: _FIELDS[field]}
+    metadata = dataclasses.replace(compiled.metadata, fields=fields)
+
+    def ask(seen: Array) -> None:
+        binary = dataclasses.replace(compiled.binary, metadata=metadata)
+        asking = CompiledKernel(compiled.fn, compiled.key, binary, device)
+        subject.launch("coordinates", (2,), seen, 4, 4, kernel=asking)
+
+    check_refused(subject, UnsupportedError, "META-2", ask, names=f"field {field!r}")
+
+
+@case("META-2")
+def every_field_has_a_policy(subject: Subject) -> None:
+    """Each metadata field of a compiled kernel is in the device's tables, with a reason if it is not applied."""
+    require(subject, "shared")
+    device = _own_device(subject)
+    compiled = launch(subject, "shared_coordinates", (1,), poisoned(7), 1, 1)
+    for name in compiled.metadata.fields:
+        found = device.options.get(name) or device.fields.get(name)
+        is_told = found is not None and found.is_known and (found.policy == "applied" or bool(found.reason))
+        same(subject, f"{name} has a policy, and a reason if it is not applied", True, is_told)
+
+
+@case("META-2")
 def irrelevant_option_changes_nothing(subject: Subject) -> None:
     """Each option that means nothing on the device leaves outputs as they are, whatever value of its type it has."""
     irrelevant = [item for item in _own_device(subject).options.items() if item[1].policy == "irrelevant"]
@@ -374,6 +445,7 @@ def unknown_name_is_refused(subject: Subject, name: str, launched: str) -> None:
 # Options of Triton's that one backend alone has: a value, and what subjects of this backend are called.
 _OF_OTHERS: Final = {
     "maxnreg": (64, ("cuda",)),
+    "launch_pdl": (True, ("cuda",)),
     "waves_per_eu": (2, ("hip",)),
     "matrix_instr_nonkdim": (16, ("hip",)),
     "grf_mode": ("large", ("sycl", "intel")),

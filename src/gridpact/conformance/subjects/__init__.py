@@ -122,9 +122,9 @@ class Subject(ABC):
         can tell which binary ran), `compiled` (a launch gives back a compiled kernel), `geometry` (probe kernels in
         the driver's own language), `limits`, `scratch` (kernels may ask for memory of each launch), `clusters` (of
         programs), `streams` (launches go to streams that it can make), `held` (kernels run beside the host, so that one
-        can be held on a flag), `stream_option` (a launch may name a stream),
-        `stream_handles` (what the driver is given can be seen for any handle), `owners` (it can tell whose memory a
-        pointer is to), `records` (what reaches the backend is seen).
+        can be held on a flag), `stream_option` (a launch may name a stream), `stream_handles` (any number can be made
+        the current stream), `owners` (it can tell whose memory a pointer is to), `records` (what reaches the backend
+        is seen), `from_triton` (it takes over kernels that `triton.jit` made).
     lacks
         Ability -> why it has not got it; such cases are `unsupported`.
     unwritten

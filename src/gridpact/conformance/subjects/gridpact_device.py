@@ -21,6 +21,7 @@ from gridpact.conformance.model import Violated
 from gridpact.conformance.script import Language
 from gridpact.conformance.subjects import UNOBSERVED, Observed, Ranges, Subject
 from gridpact.conformance.subjects.streams import OWN_STREAMS, GridpactStream, TorchXpu
+from gridpact.conformance.subjects.triton_active import observed_by_triton
 from gridpact.grid import canonical_grid
 
 __all__ = ["GridpactDevice", "geometry_from", "geometry_program", "recording", "reference", "sycl_cpu"]
@@ -67,6 +68,24 @@ class GridpactDevice(Subject):
     @contextmanager
     def recording(self, records: list[dict[str, Any]]) -> Iterator[None]:
         with recording(self.opened, records):
+            yield
+
+    def from_triton(self, program: str, described: Callable[..., Any]) -> Any:
+        """Give a new kernel that `triton.jit` made and ours took over, with a metadata function; with `from_triton`."""
+        import triton
+
+        source = self.source(program)
+        theirs = triton.jit(source, launch_metadata=described, **getattr(source, "options", {}))
+        return _On(gridpact.jit(theirs), self.opened.name)
+
+    @contextmanager
+    def observed_by_triton(
+        self, enter: Callable[[Any], None] | None, exit: Callable[[Any], None] | None
+    ) -> Iterator[None]:
+        """Register launch hooks with Triton, in its own way; with `from_triton`."""
+        import triton
+
+        with observed_by_triton(triton, enter, exit):
             yield
 
     def geometry(
@@ -176,6 +195,7 @@ def reference() -> Subject:
     loop = "a program is one call of a Python function"
     subject.lacks = dict.fromkeys(("num_warps", "lanes", "shared", "geometry", "scratch", "clusters"), loop)
     subject.lacks["limits"] = "it has none"
+    subject.lacks["from_triton"] = "its kernels are Python functions"
     subject.lacks["held"] = "a launch runs to its end before it returns"
     subject.lacks["owners"] = "host memory is all that it reaches"
     subject.language = Language(
@@ -199,7 +219,7 @@ def sycl_cpu() -> Subject:
     }
     subject.abilities = frozenset(
         {"num_warps", "lanes", "shared", "hooks", "options", "binaries", "compiled", "geometry", "limits"}
-        | {"streams", "held", "stream_option", "records", "owners"}
+        | {"streams", "held", "stream_option", "records", "owners", "from_triton"}
     )
     subject.streams = {**OWN_STREAMS, "torch_xpu": TorchXpu}
     return subject

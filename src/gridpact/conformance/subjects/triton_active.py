@@ -44,25 +44,32 @@ class UpstreamTriton(Subject):
 
     @contextmanager
     def observed(self, enter: Callable[[Any], None] | None, exit: Callable[[Any], None] | None) -> Iterator[None]:
-        """Register launch hooks with Triton: chains in its knobs, or one slot per hook in 3.3."""
-        holder = self.triton.knobs.runtime if hasattr(self.triton, "knobs") else self.triton.compiler.CompiledKernel
-        hooks = {"launch_enter_hook": enter, "launch_exit_hook": exit}
-        before = {name: getattr(holder, name) for name in hooks}
-        chained = {name: hook for name, hook in hooks.items() if hasattr(before[name], "add")}
+        with self.asked.script.watched(enter, exit), observed_by_triton(self.triton, enter, exit):
+            yield
+
+
+@contextmanager
+def observed_by_triton(
+    triton: Any, enter: Callable[[Any], None] | None, exit: Callable[[Any], None] | None
+) -> Iterator[None]:
+    """Register launch hooks with Triton: chains in its knobs, or one slot per hook in 3.3."""
+    holder = triton.knobs.runtime if hasattr(triton, "knobs") else triton.compiler.CompiledKernel
+    hooks = {"launch_enter_hook": enter, "launch_exit_hook": exit}
+    before = {name: getattr(holder, name) for name in hooks}
+    chained = {name: hook for name, hook in hooks.items() if hasattr(before[name], "add")}
+    for name, hook in hooks.items():
+        if name not in chained:
+            setattr(holder, name, hook)
+        elif hook is not None:
+            before[name].add(hook)
+    try:
+        yield
+    finally:
         for name, hook in hooks.items():
             if name not in chained:
-                setattr(holder, name, hook)
+                setattr(holder, name, before[name])
             elif hook is not None:
-                before[name].add(hook)
-        try:
-            with self.asked.script.watched(enter, exit):
-                yield
-        finally:
-            for name, hook in hooks.items():
-                if name not in chained:
-                    setattr(holder, name, before[name])
-                elif hook is not None:
-                    before[name].remove(hook)
+                before[name].remove(hook)
 
 
 class TritonActive(UpstreamTriton):
