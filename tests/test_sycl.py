@@ -419,3 +419,22 @@ def test_failed_device_assertion_aborts_the_process_with_its_place(sycl, tmp_pat
     assert ran.stdout.startswith("positive passed")
     assert ran.returncode == -signal.SIGABRT
     assert "not positive" in ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("memory", ["one stream", "a stream for each launch"])
+def test_process_ends_well_while_daemon_threads_launch(sycl, tmp_path, memory):
+    """The runtime's own end, and that of queues and kernels, must not meet a thread that is using them."""
+    stream = "stream" if memory == "one stream" else "gridpact.Stream()"
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import threading, time\nimport numpy as np\nimport gridpact\nimport triton.language as tl\n"
+        "@gridpact.jit\ndef kernel(seen, n):\n    tl.store(seen, n)\n"
+        "stream = gridpact.Stream()\nkernel[1](np.zeros(1, np.int32), 3)\n"
+        "def launch():\n"
+        f"    while True:\n        kernel[1](np.zeros(1, np.int32), 3, stream={stream})\n"
+        "for _ in range(3):\n    threading.Thread(target=launch, daemon=True).start()\n"
+        "time.sleep(0.05)\n"
+    )
+    for _ in range(5):
+        ran = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=False)
+        assert (ran.returncode, ran.stderr) == (0, "")

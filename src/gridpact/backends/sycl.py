@@ -11,19 +11,21 @@ be run here.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import hashlib
 import importlib.metadata
 import os
 import platform
 import threading
+import time
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, wraps
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from gridpact import backends, cache, native, spirv, toolchain
 from gridpact.arguments import SIZES, Classified, Leaf, Pointer
@@ -60,6 +62,7 @@ _OPENCL_DRIVER: Final = "libintelocl.so"
 _LIBRARIES: Final = ("libintlc.so.5", "libimf.so", "libirng.so", "libsvml.so", "libOpenCL.so.1")
 
 _Handle = int
+_T = TypeVar("_T")
 
 
 # ------------------------------------------------------------------------------------------- the runtime, two routes
@@ -114,10 +117,56 @@ class _Route(Protocol):
     def free_event(self, event: _Handle) -> None: ...
 
 
+class _Gate:
+    """Keeps threads out of the runtime while the process ends: its destructors run whoever is still inside.
+
+    Only daemon threads are left by then. They end where they wanted in, and let go of their locks on the way; the main
+    thread goes on.
+    """
+
+    def __init__(self) -> None:
+        self._inside: list[int] = []  # idents of threads; appending and removing are atomic
+        self._is_shut = False
+
+    def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Give a call that goes through the gate."""
+
+        @wraps(call)
+        def gated(*args: Any) -> Any:
+            thread = threading.get_ident()
+            self._inside.append(thread)
+            try:
+                if self._is_shut and thread != threading.main_thread().ident:
+                    raise SystemExit  # ends a thread without a word
+                return call(*args)
+            finally:
+                self._inside.remove(thread)
+
+        return gated
+
+    def shut(self) -> None:
+        """Let nobody in any more, and wait for those who are."""
+        self._is_shut = True
+        while any(thread != threading.get_ident() for thread in self._inside):
+            time.sleep(0.001)
+
+
+_gate: Final = _Gate()
+
+
+def _gated(route: type[_T]) -> type[_T]:
+    """Let every call of a route go through the gate."""
+    for name, call in list(vars(route).items()):
+        if callable(call) and not name.startswith("_"):
+            setattr(route, name, _gate.around(call))
+    return route
+
+
 _SPIRV, _DEVICE_BINARY, _BUNDLE, _SOURCE = 0, 1, 2, 3  # what `load` is given; as in native/sycl.cpp
 _Three = ctypes.c_uint64 * 3
 
 
+@_gated
 class _Native:
     """Our own library over `sycl::queue`, built at first use: build logs, device binaries, 64-bit ranges."""
 
@@ -303,6 +352,7 @@ class _LocalAccessor(ctypes.Structure):
     ]
 
 
+@_gated
 class _Dpctl:
     """dpctl's C library, where there is no compiler: no build log, no device binaries, less than 2^31 threads."""
 
@@ -593,6 +643,11 @@ def ranges_zyx(x: int, y: int, z: int, threads: int) -> tuple[tuple[int, int, in
 # ------------------------------------------------------------------------------------------------------- the device
 
 
+def _free_with(owner: object, free: Callable[[_Handle], None], handle: _Handle) -> None:
+    """Free a handle when its owner is gone; not at exit, when threads and kernels may be using it."""
+    weakref.finalize(owner, free, handle).atexit = False
+
+
 @dataclass
 class _Flight:
     """A launch that may not be complete: its event, and what its kernel uses."""
@@ -606,7 +661,7 @@ class _Queue:
 
     def __init__(self, route: _Route, index: int, in_order: bool) -> None:
         self.handle = route.new_queue(index, in_order)
-        weakref.finalize(self, route.free_queue, self.handle)
+        _free_with(self, route.free_queue, self.handle)
 
 
 class _Event:
@@ -615,7 +670,7 @@ class _Event:
     def __init__(self, route: _Route, handle: _Handle) -> None:
         self.handle = handle
         self._route = route
-        weakref.finalize(self, route.free_event, handle)
+        _free_with(self, route.free_event, handle)
 
     def wait(self) -> None:
         self._route.wait(self.handle)
@@ -629,7 +684,7 @@ class _Kernel:
 
     def __init__(self, route: _Route, handle: _Handle) -> None:
         self.handle = handle
-        weakref.finalize(self, route.free_kernel, handle)
+        _free_with(self, route.free_kernel, handle)
 
 
 class SyclDevice:
@@ -660,12 +715,19 @@ class SyclDevice:
         self._loaded: weakref.WeakKeyDictionary[toolchain.Binary, dict[int, _Kernel]] = weakref.WeakKeyDictionary()
         self._flights: defaultdict[_Handle, deque[_Flight]] = defaultdict(deque)
         self._lock = threading.RLock()
+        atexit.register(self._end)
 
     @property
     def options(self) -> Mapping[str, Option]:
         if self._options is None:
             self._options = options_of(self.target, self.found.sub_group_sizes)
         return self._options
+
+    def _end(self) -> None:
+        """Let the interpreter end: nobody comes in any more, and kernels in flight are done with their memory."""
+        if not _is_forked:
+            _gate.shut()
+            self.synchronize()
 
     # -- binaries
 

@@ -278,6 +278,132 @@ def _first_launch_short(subject: Any) -> None:
     subject.launch("coordinates", 1, np.zeros(7, np.int32), 1, 1)  # the kernel that cases share is past its first
 
 
+# ---------------------------------------------------------------------------------------------------- STREAM, DEVICE
+
+
+@_saboteur(_SYCL, "STREAM-1")
+def _current_stream_wins(subject: Any) -> None:
+    """Prefers the stream of a `with` block to the one that the launch names."""
+    from gridpact import launch
+    from gridpact.stream import current_stream
+
+    def bind(original: Callable[..., Any], kernel: Any, args: Any, kwargs: Any) -> Any:
+        is_named = kwargs.get("stream") is not None and current_stream() is not None
+        return original(kernel, args, {k: v for k, v in kwargs.items() if not (is_named and k == "stream")})
+
+    _wrap(launch, "bind", bind)
+
+
+@_saboteur(_SYCL, "STREAM-1")
+def _memory_of_any_stream(subject: Any) -> None:
+    """Launches on the device's own stream whichever one the library of the memory uses."""
+    from gridpact import launch
+
+    _wrap(launch, "owners_stream", lambda original, device, *args: device.default_stream())
+
+
+@_saboteur(_SYCL, "STREAM-2")
+def _no_fence(subject: Any) -> None:
+    """Leaves a queue that keeps no order without one."""
+    kind = type(subject.opened)
+    original = kind.accept_stream
+    kind.accept_stream = lambda self, stream: dataclasses.replace(original(self, stream), is_fenced=False)
+
+
+@_saboteur(_SYCL, "STREAM-3")
+def _events_order_nothing(subject: Any) -> None:
+    """Takes an event to wait for, and does not wait."""
+    from gridpact.stream import Stream
+
+    Stream.wait = lambda self, event: None  # type: ignore[method-assign]
+
+
+@_saboteur(_SYCL, "STREAM-4")
+def _wait_when_watched(subject: Any) -> None:
+    """Waits for the kernel before it calls exit hooks, as if they wanted to know how long it took."""
+
+    def under(original: Callable[..., None], observers: Any, metadata: Any, call: Any) -> None:
+        def and_wait() -> None:
+            call()
+            if any(observer.exit is not None for observer in observers):
+                subject.opened.synchronize()
+
+        original(observers, metadata, and_wait)
+
+    _launched_under(under)
+
+
+@_saboteur(_REFERENCE, "STREAM-4", "STREAM-2", "DEVICE-1")
+def _results_come_later(subject: Any) -> None:
+    """Returns before results in host memory are there, if nobody named a stream; somebody who waits finds them."""
+    kind = type(subject.opened)
+    launch, synchronize = kind.launch, kind.synchronize
+    late: list[Any] = []
+
+    def later(self: Any, desc: Any) -> None:
+        is_asked = len(desc.leaves) == 2 and desc.kernel.function.__name__ == "passed_on" and desc.is_waited_for
+        late.append(desc) if is_asked else launch(self, desc)
+
+    def catch_up(self: Any, stream: Any = None) -> None:
+        while late:
+            launch(self, late.pop(0))
+        synchronize(self, stream)
+
+    kind.launch, kind.synchronize = later, catch_up
+
+
+@_saboteur(_REFERENCE, "STREAM-5")
+def _numbers_are_streams(subject: Any) -> None:
+    """Takes a number for a stream, as if it were a handle."""
+    from gridpact.backends.protocol import StreamRef
+
+    kind = type(subject.opened)
+    original = kind.accept_stream
+    kind.accept_stream = lambda self, stream: StreamRef(stream) if isinstance(stream, int) else original(self, stream)
+
+
+@_saboteur(_SYCL, "STREAM-5")
+def _look_alikes_are_asked(subject: Any) -> None:
+    """Asks whatever has a method of that name for the address of a queue, before it refuses."""
+    from gridpact.backends import sycl
+
+    def queue_of(original: Callable[..., Any], stream: Any) -> Any:
+        if hasattr(stream, "addressof_ref") and "dpctl" not in type(stream).__module__:
+            stream.addressof_ref()
+        return original(stream)
+
+    _wrap(sycl, "_queue_of", queue_of)
+
+
+@_saboteur(_SYCL, "DEVICE-1")
+def _always_the_current_device(subject: Any) -> None:
+    """Launches on the current device whoever has the memory or the stream, and lets the backend refuse it."""
+    from gridpact import backends, launch
+
+    def device(original: Callable[..., Any], where: Any, stream: Any, pointers: Any) -> Any:
+        return backends.open_device(where or backends.current_device())
+
+    _wrap(launch, "_device", device)
+
+
+@_saboteur(_REFERENCE, "DEVICE-1")
+def _reaches_all_memory(subject: Any) -> None:
+    """Follows every pointer, wherever its memory is."""
+    type(subject.opened).check_reach = lambda *args: None
+
+
+@_saboteur(_REFERENCE, "DEVICE-2")
+def _lost_on_new_threads(subject: Any) -> None:
+    """Loses launches over seven rows on threads other than the first, as if each had a context to be made current."""
+    import threading
+
+    def lose(desc: Any) -> Any:
+        is_lost = desc.y == 7 and threading.current_thread() is not threading.main_thread()
+        return None if is_lost else desc
+
+    _change_desc(subject, lose)
+
+
 # ---------------------------------------------------------------------------------------------------- META, options
 
 
@@ -321,6 +447,16 @@ def _ignore_num_ctas(subject: Any) -> None:
         return {**original({}, table, device), **given}
 
     _wrap(launch, "resolve_options", resolve)
+
+
+@_saboteur(_SYCL, "META-2")
+def _drop_fields_that_are_not_done(subject: Any) -> None:
+    """Launches a binary whatever its metadata asks for, and does nothing about it."""
+    import sys
+
+    from gridpact.jit import CompiledKernel
+
+    sys.modules[CompiledKernel.__module__].check_fields = lambda *args: None  # type: ignore[attr-defined]
 
 
 @_saboteur(_SYCL, "META-4")
@@ -403,6 +539,14 @@ def _run_again_when_watched(subject: Any) -> None:
         original(observers, metadata, twice)
 
     _launched_under(under)
+
+
+@_saboteur(_SYCL, "HOOK-6")
+def _triton_is_not_told(subject: Any) -> None:
+    """Calls the hooks that were registered with us alone, also for kernels that come from Triton."""
+    from gridpact import hooks
+
+    _wrap(hooks, "_registered_with_triton", lambda original: ())
 
 
 @_saboteur(_REFERENCE, "HOOK-3")
@@ -544,6 +688,14 @@ def _compile_without_a_lock(subject: Any) -> None:
     sys.modules[Kernel.__module__].threading = SimpleNamespace(RLock=nullcontext)  # type: ignore[attr-defined]
     original = Kernel.make_compiled
     Kernel.make_compiled = lambda self, *args: make(original, self, *args)  # type: ignore[method-assign]
+
+
+@_saboteur(_SYCL, "THREAD-2")
+def _fork_goes_unnoticed(subject: Any) -> None:
+    """Waits in a forked child for launches whose threads did not come along."""
+    from gridpact.backends import sycl
+
+    _wrap(sycl, "_check_process", lambda original, name: time.sleep(3600) if sycl._is_forked else None)
 
 
 # ------------------------------------------------------------------------------------------ in a native launcher

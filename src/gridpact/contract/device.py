@@ -22,6 +22,7 @@ from gridpact.conformance.check import (
 )
 from gridpact.conformance.model import Unsupported, Violated, case, clause
 from gridpact.conformance.subjects import Subject
+from gridpact.errors import LaunchError
 
 clause(
     "DEVICE-1",
@@ -57,7 +58,10 @@ def _device_of_launch(subject: Subject, *args: Any, **options: Any) -> str:
     """Launch a reader by the kernel itself, which no device was named for, and give the name of the device."""
     kernel = subject.kernel("passed_on").kernel
     subject.asked.alive.append(args)
-    return str(kernel[1](*args, **options).device.name)
+    try:
+        return str(kernel[1](*args, **options).device.name)
+    except LaunchError as error:
+        raise Violated("passed_on[1](seen, source)", "a launch", f"{type(error).__name__}: {error}") from error
 
 
 @case("DEVICE-1")
@@ -113,9 +117,11 @@ def memory_of_a_device_is_refused_elsewhere(subject: Subject, on: str) -> None:
     (target, written), (source, _) = stream.memory(1), stream.memory(1)
     written[0] = POISON
 
+    kernel = subject.kernel("passed_on").kernel
+
     def ask(seen: Array) -> None:
         with subject.on(stream) if on == "torch_xpu" else nullcontext():
-            _device_of_launch(subject, target, source, device=other)
+            kernel[1](target, source, device=other)
 
     refusal = check_refused(subject, ValueError, "DEVICE-1", ask, names="'seen'", memory=written, count=_one)
     same(subject, "devices that the error names", [True, True], [own in str(refusal), other in str(refusal)])

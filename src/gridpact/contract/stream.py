@@ -412,7 +412,7 @@ def stream_that_asks_for_no_order_has_none(subject: Subject) -> None:
 def _wait_until(subject: Subject, is_so: Callable[[], bool]) -> None:
     """Wait for another stream's launches until something is so: a thread that waits helps where workers are few."""
     other = subject.stream()
-    end = time.monotonic() + 1
+    end = time.monotonic() + 0.2
     while not is_so() and time.monotonic() < end:
         _pass_on(subject, "current", other, _source(0))
         other.wait()
