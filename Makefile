@@ -14,12 +14,12 @@ BIN := .venv/bin
 .PHONY: verify verify-upstream test lint versions evidence findings setup clean
 
 # Launchers of others, each in the environment that it needs: upstream Triton's C launcher on a driver that only keeps
-# what it is asked, its interpreter, and Intel's launcher on the CPU. What they run on different threads at once is left
-# out: it flips from run to run.
+# what it is asked, its interpreter, and Intel's launcher on the CPU. What they run on different threads at once
+# (THREAD-1) is left out: it flips from run to run.
 UPSTREAM := $(foreach v,3-6-0 3-9-0,triton:cuda:fake@.nox/upstream-triton-$(v) triton:interpreter@.nox/upstream-triton-$(v))
 UPSTREAM += $(if $(HAS_SYCL),intel:launcher)
-FAMILIES := GRID META ARG SPEC KEY HOOK
-ASK_UPSTREAM = $(BIN)/gridpact verify $(addprefix -s ,$(UPSTREAM)) $(foreach f,$(FAMILIES),-c '$(f)-*')
+CLAUSES := GRID-* STREAM-* DEVICE-* META-* ARG-* SPEC-* KEY-* HOOK-* THREAD-2
+ASK_UPSTREAM = $(BIN)/gridpact verify $(addprefix -s ,$(UPSTREAM)) $(foreach c,$(CLAUSES),-c '$(c)')
 
 verify: setup
 	$(BIN)/gridpact verify

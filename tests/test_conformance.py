@@ -1,5 +1,6 @@
 """The suite itself: addresses, selection, isolation of cases that crash or hang, evidence that outlives a kill."""
 
+import io
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from gridpact.conformance import evidence, model, report, subjects
 from gridpact.conformance.check import check_refused, require, same
@@ -454,14 +456,22 @@ def test_the_worst_verdict_stands_for_a_clause():
     assert report.worst(["violated", "error"]) == "error"
 
 
-def test_the_questions_ask_for_cases_that_exist_or_say_why_not():
+def test_the_questions_ask_for_cases_that_exist():
     for question in (*report.RUN_TIME_TESTS, *report.OPEN_POINTS):
-        patterns = [pattern for pattern in question.cases if not pattern.startswith("STREAM")]
-        assert question.not_yet or patterns
-        for pattern in patterns:
-            if not pattern.startswith("META-4"):
-                assert model.select(cases=[pattern]), pattern
+        for pattern in question.cases:
+            assert model.select(cases=[pattern]), pattern
     assert len(report.RUN_TIME_TESTS) == len(report.OPEN_POINTS) == 7
+
+
+@pytest.mark.parametrize(
+    "subject, is_owed", [("gridpact:sycl:cpu", True), ("triton:cuda:fake", True), ("x:cuda:0", False)]
+)
+def test_what_is_owed_to_a_gpu_is_told_until_one_was_asked(subject, is_owed):
+    records = [evidence.Record("GRID-4", "GRID-4:a:b", subject, "pass")]
+    console = Console(width=100, record=True, file=io.StringIO())
+    for part in report.answers("", report.RUN_TIME_TESTS[:1], records, [subject]).renderables:
+        console.print(part)
+    assert ("owed to a GPU: coordinates" in console.export_text()) is is_owed
 
 
 # -- a third party's subject

@@ -8,6 +8,7 @@ there is none yet.
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -45,34 +46,40 @@ class Question:
         The question.
     cases
         Patterns of the addresses whose records answer it.
-    not_yet
-        Why there is no answer, where no case asks it yet.
+    owed
+        What only a run on a GPU can add to the answer.
     """
 
     text: str
-    cases: tuple[str, ...] = ()
-    not_yet: str = ""
+    cases: tuple[str, ...]
+    owed: str = ""
 
 
 RUN_TIME_TESTS: Final = (
-    Question("2- and 3-axis program ids", ("GRID-4:*",)),
-    Question("missing axes are 1", ("GRID-2:*",)),
-    Question("tuple against callable", ("GRID-5:*", "GRID-10:*")),
+    Question("2- and 3-axis program ids", ("GRID-4:*",), "coordinates that kernels read on CUDA and on Level Zero"),
+    Question("missing axes are 1", ("GRID-2:*",), "the same there"),
+    Question("tuple against callable", ("GRID-5:*", "GRID-10:*"), "the same there"),
     Question("unsupported lengths", ("GRID-3:*",)),
-    Question("ordering across queues", ("STREAM-[23]:*",), "its cases come with the streams"),
-    Question("hooks observational", ("HOOK-1:*",)),
-    Question("limits of backend metadata", ("GRID-7:*", "META-2:*", "META-4:*")),
-)
+    Question("ordering across queues", ("STREAM-[23]:*",), "CUDA's streams and events, torch's on a real XPU"),
+    Question("hooks observational", ("HOOK-1:*",), "outputs with hooks and without on CUDA's streams"),
+    Question("limits of backend metadata", ("GRID-7:*", "META-2:*", "META-4:*"),
+             "65,535 on y and z, shared memory with opt-in, co-residency, cluster sizes"),
+)  # fmt: skip
 
 OPEN_POINTS: Final = (
-    Question("ids right on every target", ("GRID-4:*", "GRID-8:*", "META-5:*")),
+    Question("ids right on every target", ("GRID-4:*", "GRID-8:*", "META-5:*"),
+             "CUDA by our own launcher, an Intel GPU through Level Zero"),
     Question("lengths refused", ("GRID-3:*",)),
-    Question("asynchronous ordering on each stream path", ("STREAM-*",), "its cases come with the streams"),
-    Question("a meaning for every shared metadata field", ("META-2:*", "META-6:*")),
-    Question("non-default num_ctas", ("META-2:*cta*",)),
-    Question("hooks transparent in every configuration", ("HOOK-*",)),
-    Question("an error or silent wrong result caused by this boundary", ("*",)),
-)
+    Question("asynchronous ordering on each stream path", ("STREAM-*",),
+             "CUDA's streams, capture in graphs, torch's streams on a real XPU"),
+    Question("a meaning for every shared metadata field", ("META-2:*", "META-6:*"),
+             "CUDA's maxnreg, launch_pdl, launch_cooperative_grid, cluster_dims as they run; grf_mode on an Intel GPU"),
+    Question("non-default num_ctas", ("META-2:*cta*",), "clusters that run"),
+    Question("hooks transparent in every configuration", ("HOOK-*",), "CUDA's streams and graphs"),
+    Question("an error or silent wrong result caused by this boundary", ("*",), "what only hardware shows"),
+)  # fmt: skip
+
+_GPU: Final = re.compile(r":(cuda|hip|xpu|gpu):\d")
 
 
 def worst(verdicts: Iterable[str]) -> str:
@@ -143,7 +150,10 @@ def violations(records: Sequence[Record], limit: int) -> Group:
 
 
 def answers(title: str, questions: Sequence[Question], records: Sequence[Record], subjects: Sequence[str]) -> Group:
-    """Make a table of answers: for each question the verdict of each subject, and below it a case that shows it."""
+    """Make a table of answers: for each question the verdict of each subject.
+
+    Below it stand a case that shows each answer, and what is owed to a GPU if none was asked.
+    """
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("", justify="right")
     table.add_column("question")
@@ -154,7 +164,9 @@ def answers(title: str, questions: Sequence[Question], records: Sequence[Record]
         found = [r for r in records if any(fnmatch.fnmatchcase(r.case, pattern) for pattern in question.cases)]
         cells = [_answer([record.verdict for record in found if record.subject == subject]) for subject in subjects]
         table.add_row(str(number), question.text, *cells)
-        shown.append(f"  {number}  {_example(found, question)}\n", style="dim")
+        shown.append(f"  {number}  {_example(found)}\n", style="dim")
+        if question.owed and not any(_GPU.search(record.subject) for record in found):
+            shown.append(f"     owed to a GPU: {question.owed}\n", style="dim")
     return Group(table, shown)
 
 
@@ -165,9 +177,9 @@ def _answer(verdicts: list[str]) -> Text:
     return Text(sign, style=colour)
 
 
-def _example(records: Sequence[Record], question: Question) -> str:
+def _example(records: Sequence[Record]) -> str:
     if not records:
-        return f"not yet: {question.not_yet or 'not asked in this run'}"
+        return "not asked in this run"
     verdict = worst(record.verdict for record in records)
     return next(f"{record.case} on {record.subject}" for record in records if record.verdict == verdict)
 

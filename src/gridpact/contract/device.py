@@ -103,7 +103,7 @@ def memory_tells_the_device(subject: Subject, on: str) -> None:
     written[0], read[0] = POISON, 5
     with gridpact.device(_other_than(own)), subject.on(stream) if on == "torch_xpu" else nullcontext():
         ran_on = _device_of_launch(subject, target, source)
-    stream.wait()
+    subject.synchronize()  # wherever it went: which stream is not the question here
     same(subject, "device and result", str((own, 5)), str((ran_on, int(written[0]))))
 
 

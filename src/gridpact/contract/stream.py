@@ -162,9 +162,9 @@ def _numbers(*memory: Array) -> list[int]:
 @case("STREAM-1", how=_HOW, on=_KINDS)
 def launch_goes_to_its_stream(subject: Subject, how: str, on: str) -> None:
     """While stream A is held, a launch on A waits and one on B ends; A's ends when A is let go."""
+    a, b = subject.stream(on), subject.stream(on)
     if on == "torch_xpu" and how == "current" and subject.is_own:
         raise Unsupported("what torch has as its current stream is for its own memory, which another case asks")
-    a, b = subject.stream(on), subject.stream(on)
     with _holding(subject, how, a) as held:
         on_a = _pass_on(subject, how, a, _source(5))
         on_b = _pass_on(subject, how, b, _source(6))

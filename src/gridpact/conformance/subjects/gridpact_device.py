@@ -184,6 +184,7 @@ _HOOKS: Final = (
     "{side}s = gridpact.hooks.observe({side}={side})\n{side}s.__enter__()",
     "{side}s.__exit__(None, None, None)",
 )
+_HANDLES: Final = "its driver makes the handles: no number can be chosen"
 _IMPORTS: Final = "import numpy as np\nimport gridpact\n"
 
 
@@ -195,6 +196,7 @@ def reference() -> Subject:
     loop = "a program is one call of a Python function"
     subject.lacks = dict.fromkeys(("num_warps", "lanes", "shared", "geometry", "scratch", "clusters"), loop)
     subject.lacks["limits"] = "it has none"
+    subject.lacks["stream_handles"] = _HANDLES
     subject.lacks["from_triton"] = "its kernels are Python functions"
     subject.lacks["held"] = "a launch runs to its end before it returns"
     subject.lacks["owners"] = "host memory is all that it reaches"
@@ -216,6 +218,7 @@ def sycl_cpu() -> Subject:
     subject.lacks = {
         "scratch": "kernels of Triton 3.3 take no scratch memory on SYCL",
         "clusters": "SYCL has no clusters of work-groups",
+        "stream_handles": _HANDLES,
     }
     subject.abilities = frozenset(
         {"num_warps", "lanes", "shared", "hooks", "options", "binaries", "compiled", "geometry", "limits"}
