@@ -12,7 +12,8 @@ nox.options.error_on_missing_interpreters = True
 def upstream(session, triton):
     """Compile with upstream Triton, and launch up to the driver call: the toolchain is the same for 3.3 to 3.9."""
     session.install(f"triton=={triton}", "-e", ".", "pytest", "pytest-timeout", "pytest-xdist", "ml_dtypes", "scipy")
-    tests = session.posargs or ["tests/test_toolchain.py", "tests/test_triton_cuda_fake.py", "tests/test_plan.py"]
+    names = ("toolchain", "triton_cuda_fake", "triton_hooks", "plan")
+    tests = session.posargs or [f"tests/test_{name}.py" for name in names]
     session.run("python", "-m", "pytest", *tests)
 
 

@@ -464,7 +464,7 @@ def test_the_questions_ask_for_cases_that_exist():
 
 
 @pytest.mark.parametrize(
-    "subject, is_owed", [("gridpact:sycl:cpu", True), ("triton:cuda:fake", True), ("x:cuda:0", False)]
+    ("subject", "is_owed"), [("gridpact:sycl:cpu", True), ("triton:cuda:fake", True), ("x:cuda:0", False)]
 )
 def test_what_is_owed_to_a_gpu_is_told_until_one_was_asked(subject, is_owed):
     records = [evidence.Record("GRID-4", "GRID-4:a:b", subject, "pass")]

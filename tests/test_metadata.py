@@ -2,8 +2,9 @@
 
 import pytest
 
+import gridpact
 from gridpact.errors import ContractTypeError, ContractValueError, UnsupportedError
-from gridpact.metadata import KernelMetadata, LaunchMetadata, Option, check_option_names, resolve_options
+from gridpact.metadata import KernelMetadata, LaunchMetadata, Option, check_fields, check_option_names, resolve_options
 
 TABLE = {
     "num_warps": Option(4, check=lambda value: None if value in (1, 2, 4) else "expected 1, 2 or 4"),
@@ -73,3 +74,35 @@ def test_launch_metadata_is_read_only():
         metadata["name"] = "other"
     metadata.get()["name"] = "other"
     assert metadata["name"] == "k"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "is_refused"),
+    [
+        ("num_ctas", 1, False),
+        ("num_ctas", 0, True),
+        ("num_ctas", True, True),
+        ("num_ctas", 2, True),
+        ("cluster_dims", [1, 1, 1], False),  # as JSON has it
+        ("cluster_dims", (2, 1, 1), True),
+        ("launch_cooperative_grid", True, True),
+        ("allow_fp8e4nv", False, True),
+        ("tmem_size", None, False),
+        ("tmem_size", 128, True),
+        ("warp_size", 16, False),  # irrelevant
+        ("num_warps", 8, False),  # applied
+        ("a_field_of_tomorrow", 0, False),
+        ("a_field_of_tomorrow", "", False),
+        ("a_field_of_tomorrow", 3, True),
+    ],
+)
+def test_metadata_that_a_launch_would_drop_is_refused(sycl, field, value, is_refused):
+    device = gridpact.open_device(sycl)
+    if not is_refused:
+        check_fields({field: value}, device, "'k'")
+        return
+    with pytest.raises(
+        gridpact.UnsupportedError, match=rf"metadata field '{field}' of 'k': only .* on sycl:cpu"
+    ) as caught:
+        check_fields({field: value}, device, "'k'")
+    assert (caught.value.clause, caught.value.capability) == ("META-2", field)

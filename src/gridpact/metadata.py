@@ -269,7 +269,9 @@ def check_fields(fields: Mapping[str, Any], device: Device, subject: str) -> Non
     for name, value in fields.items():
         option = device.options.get(name) or device.fields.get(name) or _UNHEARD_OF
         plain = tuple(value) if isinstance(value, list) else value  # JSON of Triton's cache knows no tuples
-        if option.policy == "default only" and plain and plain != option.default:
+        is_empty = plain is None or (option is _UNHEARD_OF and not plain)
+        is_default = plain == option.default and isinstance(plain, bool) == isinstance(option.default, bool)
+        if option.policy == "default only" and not is_empty and not is_default:
             raise UnsupportedError(
                 f"metadata field {name!r} of {subject}",
                 f"only {option.default!r} on {device.name} ({option.reason})",

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from gridpact.conformance.check import Asked
+from gridpact.conformance.check import Asked, require
 from gridpact.conformance.model import Unsupported
 from gridpact.conformance.script import Language, Script
 
@@ -280,8 +280,7 @@ class Subject(ABC):
 
     def stream(self, kind: str = "") -> Stream:
         """Make a stream of a kind, or the usual one."""
-        if "streams" not in self.abilities:
-            raise Unsupported(self.lacks.get("streams", "it declares no streams"))
+        require(self, "streams")
         if kind and kind not in self.streams:
             raise Unsupported(f"it takes no stream of the kind {kind}")
         made = self.streams[kind or next(iter(self.streams))]()

@@ -107,6 +107,7 @@ class TritonActive(UpstreamTriton):
         self.unwritten = {
             "geometry": "no probe in this driver's language is written yet",
             "limits": "nobody reads this driver's limits yet",
+            **dict.fromkeys(("streams", "held", "records", "owners"), "its streams and its memory are not asked yet"),
         }
         if self.is_ours:
             self.language = Language(
@@ -140,7 +141,7 @@ class TritonActive(UpstreamTriton):
                 # CUDA C++ programming guide, technical specifications per compute capability
                 self.limits, self.most_threads, self.lanes = (2**31 - 1, 65535, 65535), 1024, 32
                 self.abilities |= {"limits"} | ({"clusters"} if target.arch >= 90 else set())
-                self.unwritten = {"geometry": self.unwritten["geometry"]}
+                del self.unwritten["limits"]
 
     def tensor(self, array: np.ndarray[Any, Any]) -> Any:
         if self.is_ours:
