@@ -16,7 +16,7 @@ from gridpact.errors import (
 from gridpact.grid import cdiv
 from gridpact.jit import CompiledKernel, Kernel, jit
 from gridpact.metadata import KernelMetadata, LaunchMetadata
-from gridpact.stream import Stream, stream
+from gridpact.stream import Event, Stream, stream
 
 __version__ = "0.1.0"
 
@@ -24,6 +24,7 @@ __all__ = [
     "BackendError",
     "CompiledKernel",
     "ContractError",
+    "Event",
     "HookError",
     "Kernel",
     "KernelMetadata",
