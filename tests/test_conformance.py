@@ -1,6 +1,5 @@
 """The suite itself: addresses, selection, isolation of cases that crash or hang, evidence that outlives a kill."""
 
-import io
 import json
 import os
 import signal
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from gridpact.conformance import evidence, model, report, subjects
 from gridpact.conformance.check import check_refused, require, same
@@ -464,14 +462,20 @@ def test_the_questions_ask_for_cases_that_exist():
 
 
 @pytest.mark.parametrize(
-    ("subject", "is_owed"), [("gridpact:sycl:cpu", True), ("triton:cuda:fake", True), ("x:cuda:0", False)]
+    ("subject", "verdict", "owed"),
+    [
+        ("gridpact:sycl:cpu", "pass", "owed to a CUDA GPU: ids that kernels read; to an Intel GPU: the same"),
+        ("triton:cuda:fake", "pass", "owed to a CUDA GPU: ids that kernels read; to an Intel GPU: the same"),
+        ("triton:cuda:0", "unimplemented", "owed to a CUDA GPU: ids that kernels read; to an Intel GPU: the same"),
+        ("triton:cuda:0", "violated", "owed to an Intel GPU: the same"),
+        ("triton:xpu:1", "pass", "owed to a CUDA GPU: ids that kernels read"),
+        ("gridpact:sycl:gpu:0", "pass", "owed to a CUDA GPU: ids that kernels read"),
+    ],
 )
-def test_what_is_owed_to_a_gpu_is_told_until_one_was_asked(subject, is_owed):
-    records = [evidence.Record("GRID-4", "GRID-4:a:b", subject, "pass")]
-    console = Console(width=100, record=True, file=io.StringIO())
-    for part in report.answers("", report.RUN_TIME_TESTS[:1], records, [subject]).renderables:
-        console.print(part)
-    assert ("owed to a GPU: coordinates" in console.export_text()) is is_owed
+def test_what_is_owed_to_gpus_is_told_until_they_answer(subject, verdict, owed):
+    records = [evidence.Record("GRID-4", "GRID-4:a:b", subject, verdict)]
+    _, shown = report.answers("", report.RUN_TIME_TESTS[:1], records, [subject]).renderables
+    assert shown.plain.splitlines()[1:] == [f"     {owed}"]
 
 
 # -- a third party's subject

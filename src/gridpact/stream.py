@@ -71,7 +71,10 @@ class Stream:
         return taken
 
     def record(self) -> Event:
-        """Mark the point that this stream has come to, for other streams to wait for (STREAM-3)."""
+        """Mark the point that this stream has come to, for other streams to wait for (STREAM-3).
+
+        On a stream without an order of its own, what is launched later waits for all before the mark, too.
+        """
         from gridpact import backends
 
         opened = backends.open_device(self.device)

@@ -836,6 +836,8 @@ class SyclDevice:
             stream.check_open()
             if stream.device != self.name:
                 raise ContractValueError("stream", f"expected one of {self.name}", stream, clause="STREAM-5")
+            if not stream.handle:
+                raise ContractValueError("stream", "expected the address of a sycl::queue", stream, clause="STREAM-5")
             is_fenced = stream.in_order and not self.route.is_in_order(stream.handle)
             return StreamRef(stream.handle, stream.owner, is_fenced)
         taken = _queue_of(stream)

@@ -25,6 +25,7 @@ __all__ = [
     "POISON",
     "Array",
     "Asked",
+    "another_device",
     "check_coordinates",
     "check_refused",
     "check_untouched",
@@ -150,6 +151,15 @@ def require_within_limits(subject: Subject, grid: Sequence[int]) -> None:
     """Leave the case as unsupported where a grid is over a limit of the subject."""
     if any(count > limit for count, limit in zip(grid, limits_of(subject), strict=False)):
         raise Unsupported(f"{tuple(grid)} is over a limit of this device")
+
+
+def another_device(subject: Subject) -> str:
+    """Name another device of ours than the one that a subject of ours is asked on; that one where there is no other."""
+    from gridpact import backends
+
+    own = subject.name.partition(":")[2]
+    others = (status.name for status in backends.device_statuses() if status.is_usable and status.name != own)
+    return next(others, own)
 
 
 def launch(subject: Subject, program: str, grid: object, *args: object, **options: Any) -> Any:

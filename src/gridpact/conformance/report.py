@@ -10,8 +10,8 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from rich.console import Console, Group
@@ -47,39 +47,42 @@ class Question:
     cases
         Patterns of the addresses whose records answer it.
     owed
-        What only a run on a GPU can add to the answer.
+        Kind of GPU -> what only a run on one can add to the answer.
     """
 
     text: str
     cases: tuple[str, ...]
-    owed: str = ""
+    owed: Mapping[str, str] = field(default_factory=dict)
 
+
+_CUDA, _INTEL = "a CUDA GPU", "an Intel GPU"
+_GPUS: Final = {_CUDA: re.compile(r":cuda:\d"), _INTEL: re.compile(r":(xpu|sycl:gpu):\d")}
+"""Kind of GPU -> what subjects that run on one are called."""
 
 RUN_TIME_TESTS: Final = (
-    Question("2- and 3-axis program ids", ("GRID-4:*",), "coordinates that kernels read on CUDA and on Level Zero"),
-    Question("missing axes are 1", ("GRID-2:*",), "the same there"),
-    Question("tuple against callable", ("GRID-5:*", "GRID-10:*"), "the same there"),
+    Question("2- and 3-axis program ids", ("GRID-4:*",), {_CUDA: "ids that kernels read", _INTEL: "the same"}),
+    Question("missing axes are 1", ("GRID-2:*",), {_CUDA: "what kernels read", _INTEL: "the same"}),
+    Question("tuple against callable", ("GRID-5:*", "GRID-10:*"), {_CUDA: "what kernels read", _INTEL: "the same"}),
     Question("unsupported lengths", ("GRID-3:*",)),
-    Question("ordering across queues", ("STREAM-[23]:*",), "CUDA's streams and events, torch's on a real XPU"),
-    Question("hooks observational", ("HOOK-1:*",), "outputs with hooks and without on CUDA's streams"),
+    Question("ordering across queues", ("STREAM-[23]:*",), {_CUDA: "streams and events", _INTEL: "torch's streams"}),
+    Question("hooks observational", ("HOOK-1:*",), {_CUDA: "hooks on side streams", _INTEL: "the same"}),
     Question("limits of backend metadata", ("GRID-7:*", "META-2:*", "META-4:*"),
-             "65,535 on y and z, shared memory with opt-in, co-residency, cluster sizes"),
+             {_CUDA: "65,535 on y and z, opt-in memory, co-residency, clusters", _INTEL: "threads and memory"}),
 )  # fmt: skip
 
 OPEN_POINTS: Final = (
     Question("ids right on every target", ("GRID-4:*", "GRID-8:*", "META-5:*"),
-             "CUDA by our own launcher, an Intel GPU through Level Zero"),
+             {_CUDA: "ids and geometry as they run", _INTEL: "the same through Level Zero"}),
     Question("lengths refused", ("GRID-3:*",)),
     Question("asynchronous ordering on each stream path", ("STREAM-[1-4]:*",),
-             "CUDA's streams, capture in graphs, torch's streams on a real XPU"),
+             {_CUDA: "streams, events, capture in graphs", _INTEL: "torch's streams"}),
     Question("a meaning for every shared metadata field", ("META-2:*", "META-6:*"),
-             "CUDA's maxnreg, launch_pdl, launch_cooperative_grid, cluster_dims as they run; grf_mode on an Intel GPU"),
-    Question("non-default num_ctas", ("META-2:*cta*",), "clusters that run"),
-    Question("hooks transparent in every configuration", ("HOOK-*",), "CUDA's streams and graphs"),
-    Question("an error or silent wrong result caused by this boundary", ("*",), "what only hardware shows"),
+             {_CUDA: "maxnreg, launch_pdl, launch_cooperative_grid, cluster_dims as they run", _INTEL: "grf_mode"}),
+    Question("non-default num_ctas", ("META-2:*cta*",), {_CUDA: "clusters that run"}),
+    Question("hooks transparent in every configuration", ("HOOK-*",), {_CUDA: "streams and graphs", _INTEL: "streams"}),
+    Question("an error or silent wrong result caused by this boundary", ("*",),
+             {_CUDA: "what only hardware shows", _INTEL: "the same"}),
 )  # fmt: skip
-
-_GPU: Final = re.compile(r":(cuda|hip|xpu|gpu):\d")
 
 
 def worst(verdicts: Iterable[str]) -> str:
@@ -152,7 +155,7 @@ def violations(records: Sequence[Record], limit: int) -> Group:
 def answers(title: str, questions: Sequence[Question], records: Sequence[Record], subjects: Sequence[str]) -> Group:
     """Make a table of answers: for each question the verdict of each subject.
 
-    Below it stand a case that shows each answer, and what is owed to a GPU if none was asked.
+    Below it stand a case that shows each answer, and what is owed to the GPUs that have not answered.
     """
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("", justify="right")
@@ -165,8 +168,10 @@ def answers(title: str, questions: Sequence[Question], records: Sequence[Record]
         cells = [_answer([record.verdict for record in found if record.subject == subject]) for subject in subjects]
         table.add_row(str(number), question.text, *cells)
         shown.append(f"  {number}  {_example(found)}\n", style="dim")
-        if question.owed and not any(_GPU.search(record.subject) for record in found):
-            shown.append(f"     owed to a GPU: {question.owed}\n", style="dim")
+        answered = [record.subject for record in found if record.verdict in ("pass", "violated", "unguarded")]
+        owed = {gpu: what for gpu, what in question.owed.items() if not any(map(_GPUS[gpu].search, answered))}
+        if owed:
+            shown.append(f"     owed to {'; to '.join(f'{gpu}: {what}' for gpu, what in owed.items())}\n", style="dim")
     return Group(table, shown)
 
 

@@ -302,6 +302,35 @@ def _memory_of_any_stream(subject: Any) -> None:
     _wrap(launch, "owners_stream", lambda original, device, *args: device.default_stream())
 
 
+@_saboteur(_SYCL, "STREAM-1")
+def _bound_keeps_its_stream(subject: Any) -> None:
+    """Lets `kernel[grid]` keep the stream that is current where it is made."""
+    from gridpact.jit import Kernel
+    from gridpact.stream import current_stream
+
+    original = Kernel.__getitem__
+
+    def bind(self: Any, grid: Any) -> Any:
+        kept, bound = current_stream(), original(self, grid)
+        if kept is None:
+            return bound
+        return lambda *args, **kwargs: bound(*args, **{"stream": kept, **kwargs})
+
+    Kernel.__getitem__ = bind  # type: ignore[method-assign]
+
+
+@_saboteur(_SYCL, "STREAM-1")
+def _host_memory_comes_first(subject: Any) -> None:
+    """Takes the device's own stream as soon as one pointer of a launch is host memory."""
+    from gridpact import launch
+
+    def owners_stream(original: Callable[..., Any], device: Any, pointers: Any, kernel: str) -> Any:
+        is_mixed = any(pointer.device == "host" for pointer in pointers)
+        return None if is_mixed else original(device, pointers, kernel)
+
+    _wrap(launch, "owners_stream", owners_stream)
+
+
 @_saboteur(_SYCL, "STREAM-2")
 def _no_fence(subject: Any) -> None:
     """Leaves a queue that keeps no order without one."""
@@ -447,6 +476,19 @@ def _ignore_num_ctas(subject: Any) -> None:
         return {**original({}, table, device), **given}
 
     _wrap(launch, "resolve_options", resolve)
+
+
+@_saboteur(_SYCL, "META-2")
+def _options_lost_on_the_way(subject: Any) -> None:
+    """Keeps two options in the identity, and compiles without them."""
+    kind = type(subject.opened)
+    original = kind.compile
+
+    def compile(self: Any, source: Any, arguments: Any, options: Any, name: Any) -> Any:
+        usual = {option: self.options[option].default for option in ("enable_fp_fusion", "sanitize_overflow")}
+        return original(self, source, arguments, {**options, **usual}, name)
+
+    kind.compile = compile
 
 
 @_saboteur(_SYCL, "META-2")

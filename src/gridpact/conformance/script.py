@@ -62,7 +62,7 @@ class Script:
         self._kernels: dict[int, tuple[str, Any]] = {}  # id -> name, and the kernel itself, to keep its id
         self._results: dict[int, tuple[int, Any]] = {}  # id of what a launch gave back -> its part
         self._expected: dict[int, tuple[Any, FunctionType, Mapping[str, Any]]] = {}
-        self._memory: dict[str, np.ndarray[Any, Any]] = {}
+        self._memory: dict[str, Any] = {}
         self._launches = 0
         self._together: list[str] | None = None  # launches that are made at once
         self._streams: dict[int, tuple[str, Any]] = {}  # id -> name, and the stream itself, to keep its id
@@ -164,7 +164,11 @@ class Script:
         if self._together is not None:
             given = [(f"{key}_{len(self._together)}", value) for key, value in given]
         memory: dict[str, np.ndarray[Any, Any]] = {}
-        shown = [self._stream(value) or _argument_text(key, value, memory) for key, value in given]
+        if self._streams:
+            given = [(key if array is self._memory.get(key) else self._new(key), array) for key, array in given]
+            shown = [self._stream(v) or self._named(v) or _argument_text(key, v, memory) for key, v in given]
+        else:
+            shown = [_argument_text(key, value, memory) for key, value in given]
         shown[len(args) :] = [f"{key}={text}" for key, text in zip(kwargs, shown[len(args) :], strict=True)]
         before, what = _callable_text(grid) if isinstance(grid, FunctionType) else ("", repr(grid))
         self._launches += 1
@@ -184,7 +188,8 @@ class Script:
         self._parts.append(self.line)
         self._at = len(self._parts) - 1
         self._blocks[self._at] = list(self._inside)
-        self._parts.append("".join([self._language.finish, *(f"print({key})\n" for key in memory)]).rstrip())
+        printed = [] if self._streams else [f"print({key})\n" for key in memory]  # printing may wait
+        self._parts.append("".join([self._language.finish, *printed]).rstrip())
         self._keep()
 
     def _keep(self) -> None:
@@ -214,11 +219,18 @@ class Script:
 
     # ------------------------------------------------------------------------------------------------------- streams
 
-    def stream(self, given: Any, text: str) -> None:
-        """Write how a stream is made."""
-        name = f"stream_{'abcdefgh'[len(self._streams)]}"
+    def stream(self, given: Any, imported: str, text: str) -> None:
+        """Write how a stream is made. From now on each piece of memory keeps its name: kernels may still use it."""
+        name = f"stream_{len(self._streams) + 1}"
         self._streams[id(given)] = (name, given)
+        if imported and imported not in self._parts:
+            self._parts.append(imported)
         self._parts.append(f"{name} = {text}")
+
+    def _new(self, key: str) -> str:
+        """Give a name that no memory has yet."""
+        names = (key, *(f"{key}_{i}" for i in range(2, 1000)))
+        return next(name for name in names if name not in self._memory)
 
     def _stream(self, value: Any) -> str:
         name, known = self._streams.get(id(value), ("", None))
@@ -228,6 +240,28 @@ class Script:
         """Write what is done to a stream: it is marked, or waits for a mark."""
         self._parts.append(text.format(self._stream(given)))
 
+    def memory(self, memory: Any, stream: Any, text: str) -> None:
+        """Write how memory of a stream's library is made."""
+        name = self._new("memory")
+        self._memory[name] = memory
+        self._parts.append(f"{name} = {text.format(self._stream(stream)) or 'object()'}")
+
+    def begun(self, memory: np.ndarray[Any, Any]) -> None:
+        """Write a wait until a kernel has said, in the second element of its memory, that it runs."""
+        self._parts.append(f"while {self._named(memory)}[1] != 1:\n    pass")
+
+    def let_go(self, flag: np.ndarray[Any, Any]) -> None:
+        """Write what raises the flag that a kernel waits for."""
+        self._parts.append(f"{self._named(flag)}[0] = 1")
+
+    def show(self) -> None:
+        """Write what prints all memory."""
+        self._parts.append("".join(f"print({name!r}, {name})\n" for name in self._memory).rstrip())
+
+    def _named(self, memory: Any) -> str:
+        """Give the name of memory that has one."""
+        return next((name for name, array in self._memory.items() if array is memory), "")
+
     @contextmanager
     def on(self, given: Any, text: str) -> Iterator[None]:
         """Write launches inside a block that makes a stream the current one."""
@@ -236,6 +270,10 @@ class Script:
             yield
         finally:
             self._inside.pop()
+
+    def in_blocks(self, part: str) -> str:
+        """Give lines inside the blocks that launches are in now."""
+        return _in_blocks(part, self._inside)
 
     # --------------------------------------------------------------------------------------------------------- hooks
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,10 @@ import numpy as np
 from gridpact.conformance.check import (
     POISON,
     Array,
+    another_device,
     check_coordinates,
     check_refused,
+    own_rule,
     poisoned,
     require,
     same,
@@ -22,6 +23,7 @@ from gridpact.conformance.check import (
 )
 from gridpact.conformance.model import Unsupported, Violated, case, clause
 from gridpact.conformance.subjects import Subject
+from gridpact.conformance.subjects.streams import TorchTensor
 from gridpact.errors import LaunchError
 
 clause(
@@ -50,18 +52,15 @@ def _own(subject: Subject) -> Any:
     return subject.opened  # type: ignore[attr-defined]
 
 
-def _other_than(device: str) -> str:
-    return "reference" if device != "reference" else "sycl:cpu"
-
-
-def _device_of_launch(subject: Subject, *args: Any, **options: Any) -> str:
-    """Launch a reader by the kernel itself, which no device was named for, and give the name of the device."""
-    kernel = subject.kernel("passed_on").kernel
+def _device_of_launch(subject: Subject, program: str, *args: Any, **options: Any) -> str:
+    """Launch by the kernel itself, which no device was named for, and give the name of the device."""
+    kernel = subject.kernel(program).kernel
+    subject.show(program, kernel, 1, args, options)
     subject.asked.alive.append(args)
     try:
         return str(kernel[1](*args, **options).device.name)
     except LaunchError as error:
-        raise Violated("passed_on[1](seen, source)", "a launch", f"{type(error).__name__}: {error}") from error
+        raise Violated(subject.asked.script.line, "a launch", f"{type(error).__name__}: {error}") from error
 
 
 @case("DEVICE-1")
@@ -71,8 +70,8 @@ def current_device_runs_host_memory(subject: Subject) -> None:
 
     own = _own(subject).name
     seen = poisoned(1)
-    with gridpact.device(_other_than(own)), gridpact.device(own):
-        ran_on = _device_of_launch(subject, seen, np.full(1, 5, "i4"))
+    with gridpact.device(another_device(subject)), gridpact.device(own):
+        ran_on = _device_of_launch(subject, "passed_on", seen, np.full(1, 5, "i4"))
     same(subject, "device and result", str((own, 5)), str((ran_on, int(seen[0]))))
 
 
@@ -84,11 +83,44 @@ def stream_tells_the_device(subject: Subject, how: str) -> None:
     own = _own(subject).name
     stream = subject.stream()
     seen = poisoned(1)
-    with gridpact.device(_other_than(own)), subject.on(stream) if how == "current" else nullcontext():
+    with gridpact.device(another_device(subject)), subject.on(stream) if how == "current" else nullcontext():
         options = {"stream": stream.given} if how == "option" else {}
-        ran_on = _device_of_launch(subject, seen, np.full(1, 5, "i4"), **options)
-    stream.wait()
+        ran_on = _device_of_launch(subject, "passed_on", seen, np.full(1, 5, "i4"), **options)
+    subject.wait(stream)
     same(subject, "device and result", str((own, 5)), str((ran_on, int(seen[0]))))
+
+
+@case("DEVICE-1")
+def launch_without_memory_runs_on_its_streams_device(subject: Subject) -> None:
+    """A kernel without pointers: it runs on the stream's device, not on the current one."""
+    import gridpact
+
+    own = _own(subject).name
+    stream = subject.stream()
+    with gridpact.device(another_device(subject)):
+        ran_on = _device_of_launch(subject, "idle", 3, stream=stream.given)
+    subject.wait(stream)
+    same(subject, "device", own, ran_on)
+
+
+@case("DEVICE-1", kind="negative", on=["dpctl", "torch_xpu"])
+def stream_of_another_device_than_the_memorys_is_refused(subject: Subject, on: str) -> None:
+    """A launch whose memory is on one device and whose stream is on another is refused."""
+    import gridpact
+
+    _own(subject)
+    require(subject, "owners")
+    stream = subject.stream(on)
+    (target, written), (source, _) = subject.memory(stream), subject.memory(stream)
+    written[0] = POISON
+    elsewhere = gridpact.Stream.from_handle(64, "reference", None)
+    kernel = subject.kernel("passed_on").kernel
+
+    def ask(seen: Array) -> None:
+        with subject.on(stream) if on == "torch_xpu" else nullcontext():
+            kernel[1](target, source, stream=elsewhere)
+
+    check_refused(subject, ValueError, "STREAM-5", ask, names="stream", memory=written, count=_one)
 
 
 @case("DEVICE-1", on=["dpctl", "torch_xpu"])
@@ -99,10 +131,10 @@ def memory_tells_the_device(subject: Subject, on: str) -> None:
     own = _own(subject).name
     require(subject, "owners")
     stream = subject.stream(on)
-    (target, written), (source, read) = stream.memory(1), stream.memory(1)
+    (target, written), (source, read) = subject.memory(stream), subject.memory(stream)
     written[0], read[0] = POISON, 5
-    with gridpact.device(_other_than(own)), subject.on(stream) if on == "torch_xpu" else nullcontext():
-        ran_on = _device_of_launch(subject, target, source)
+    with gridpact.device(another_device(subject)), subject.on(stream) if on == "torch_xpu" else nullcontext():
+        ran_on = _device_of_launch(subject, "passed_on", target, source)
     subject.synchronize()  # wherever it went: which stream is not the question here
     same(subject, "device and result", str((own, 5)), str((ran_on, int(written[0]))))
 
@@ -112,9 +144,9 @@ def memory_of_a_device_is_refused_elsewhere(subject: Subject, on: str) -> None:
     """A launch that names another device than the one that has its memory is refused, and names both."""
     own = _own(subject).name
     require(subject, "owners")
-    other = _other_than(own)
+    other = another_device(subject)
     stream = subject.stream(on)
-    (target, written), (source, _) = stream.memory(1), stream.memory(1)
+    (target, written), (source, _) = subject.memory(stream), subject.memory(stream)
     written[0] = POISON
 
     kernel = subject.kernel("passed_on").kernel
@@ -131,19 +163,8 @@ def _one(seen: Array) -> int:
     return 1
 
 
-class _Elsewhere:
-    """A tensor that says it is on another device, over memory that is here: nothing is harmed if it is believed."""
-
-    def __init__(self, array: Array, kind: str, index: int) -> None:
-        self.array, self.dtype = array, f"torch.{array.dtype.name}"
-        self.device = SimpleNamespace(type=kind, index=index)
-
-    def data_ptr(self) -> int:
-        return int(self.array.ctypes.data)
-
-
 class _CudaArray:
-    """The same by the CUDA array interface."""
+    """Memory that says it is CUDA's, over memory that is here: nothing is harmed if it is believed."""
 
     def __init__(self, array: Array) -> None:
         self.array = array
@@ -157,10 +178,10 @@ class _CudaArray:
 
 
 _ELSEWHERE: dict[str, tuple[Callable[[Array], Any], str]] = {
-    "cuda_0": (lambda array: _Elsewhere(array, "cuda", 0), "cuda:0"),
-    "cuda_1": (lambda array: _Elsewhere(array, "cuda", 1), "cuda:1"),
-    "hip_2": (lambda array: _Elsewhere(array, "hip", 2), "hip:2"),
-    "meta": (lambda array: _Elsewhere(array, "meta", 0), "meta:0"),
+    "cuda_0": (lambda array: TorchTensor(array, "cuda", 0), "cuda:0"),
+    "cuda_1": (lambda array: TorchTensor(array, "cuda", 1), "cuda:1"),
+    "hip_2": (lambda array: TorchTensor(array, "hip", 2), "hip:2"),
+    "meta": (lambda array: TorchTensor(array, "meta", 0), "meta:0"),
     "cuda_array": (_CudaArray, "cuda:0"),
 }
 
@@ -178,11 +199,11 @@ def memory_out_of_reach_is_refused(subject: Subject, owner: str, argument: str) 
         args[argument] = make(args[argument])
         subject.launch("passed_on", (1,), args["seen"], args["source"])
 
-    refusal = str(
-        check_refused(subject, (ValueError, TypeError), "DEVICE-1", ask, names=argument, memory=memory, count=_one)
-    )
+    kinds = (ValueError, TypeError)
+    refusal = str(check_refused(subject, kinds, "DEVICE-1", ask, names=argument, memory=memory, count=_one))
     here = subject.name.partition(":")[2]
-    same(subject, "argument, its device and the launch's in the error", [True] * 3,
+    with own_rule(subject):
+        same(subject, "argument, its device and the launch's in the error", [True] * 3,
          [text in refusal for text in (argument, name, here)])  # fmt: skip
 
 
@@ -238,7 +259,7 @@ def new_thread_launches_on_a_stream(subject: Subject, how: str) -> None:
         with subject.on(stream) if how == "current" else nullcontext():
             options = {"stream": stream.given} if how == "option" else {}
             submit(subject, "passed_on", (1,), seen, np.full(1, 5, "i4"), **options)
-        stream.wait()
+        subject.wait(stream)
 
     _on_new_threads("a launch on a stream, on a new thread", [call])
     same(subject, "what a launch on a stream of another thread wrote", 5, int(seen[0]))

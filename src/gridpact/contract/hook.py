@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, Final, TypeAlias
 from unittest import mock
 
@@ -14,6 +14,7 @@ import numpy as np
 from gridpact.conformance.check import (
     POISON,
     Array,
+    another_device,
     check_coordinates,
     check_refused,
     check_untouched,
@@ -24,12 +25,10 @@ from gridpact.conformance.check import (
     poisoned,
     require,
     same,
-    submit,
 )
 from gridpact.conformance.model import Unsupported, case, clause
 from gridpact.conformance.subjects import DriverCall, Subject
 from gridpact.errors import HookError
-from gridpact.stream import Stream
 
 clause(
     "HOOK-1",
@@ -159,8 +158,17 @@ def _own(subject: Subject, why: str) -> Any:
     return subject.opened  # type: ignore[attr-defined]
 
 
-def _side_stream(subject: Subject) -> Stream:
-    return Stream(_own(subject, "a stream that a launch names is our own").name)
+@contextmanager
+def _beside(subject: Subject, stream: str) -> Iterator[None]:
+    """Launch on a side stream in the block, or, for `default`, on no stream in particular."""
+    if stream == "default":
+        yield
+    elif "stream_handles" in subject.abilities:
+        with subject.current_handle(99):
+            yield
+    else:
+        with subject.on(subject.stream()):
+            yield
 
 
 def _unwritten() -> Array:
@@ -194,11 +202,11 @@ def _told_of(call: DriverCall) -> str:
 def watched_launch_writes_the_same(subject: Subject, hooks: Hook, side: str, stream: str) -> None:
     """With hooks and without, the same programs write the same bytes, on the default stream and on another."""
     require(subject, "hooks")
-    options: dict[str, Any] = {"stream": _side_stream(subject)} if stream == "side" else {}
-    plain = check_coordinates(subject, (3, 2, 1), (3, 2, 1), **options)
-    unwatched_call = "" if subject.runs else _told_of(subject.last_call())
-    with subject.observed(*_sides(side, hooks)):
-        watched = check_coordinates(subject, (3, 2, 1), (3, 2, 1), **options)
+    with _beside(subject, stream):
+        plain = check_coordinates(subject, (3, 2, 1), (3, 2, 1))
+        unwatched_call = "" if subject.runs else _told_of(subject.last_call())
+        with subject.observed(*_sides(side, hooks)):
+            watched = check_coordinates(subject, (3, 2, 1), (3, 2, 1))
     if not subject.runs:
         same(subject, "the driver call with hooks and without", unwatched_call, _told_of(subject.last_call()))
     if "binaries" in subject.abilities:
@@ -230,28 +238,16 @@ def metadata_function_cannot_steer(subject: Subject) -> None:
         check_coordinates(subject, (3, 2, 1), (3, 2, 1), kernel=kernel)
 
 
-def _elsewhere(subject: Subject) -> AbstractContextManager[Any]:
-    """Give what makes another stream the current one."""
-    if "stream_handles" in subject.abilities:
-        return subject.current_handle(99)
-    require(subject, "streams")
-    return subject.on(subject.stream())
-
-
 def _steering(subject: Subject, how: str) -> tuple[Hook, Hook]:
     """Give an enter and an exit hook that try to steer the launch between them, or the next one."""
     if how in ("that_change_the_stream", "that_change_the_device"):
-        if how == "that_change_the_device":
-            _own(subject, "which device is current is kept by another library")
         opened: list[AbstractContextManager[Any]] = []
 
         def enter(metadata: Any) -> None:
             import gridpact
 
-            there = (
-                gridpact.device("sycl:cpu") if subject.name == "gridpact:reference" else gridpact.device("reference")
-            )
-            opened.append(_elsewhere(subject) if how == "that_change_the_stream" else there)
+            is_stream = how == "that_change_the_stream"
+            opened.append(_beside(subject, "side") if is_stream else gridpact.device(another_device(subject)))
             opened[-1].__enter__()
 
         return enter, lambda metadata: opened.pop().__exit__(None, None, None)
@@ -296,30 +292,29 @@ _HOSTILE: Final = [
 @case("HOOK-1", hooks=_HOSTILE, stream=["default", "side"])
 def launch_record_is_the_same_field_by_field(subject: Subject, hooks: str, stream: str) -> None:
     """What reaches the backend in two launches, every field of it, is the same whatever hooks try, and so is memory."""
+    import gridpact
+
     for ability in ("hooks", "records"):
         require(subject, ability)
-    kernel = subject.kernel("coordinates")
-    side = subject.stream() if stream == "side" else None
+    if hooks == "that_change_the_device":
+        _own(subject, "which device is current is kept by another library")
+    kernel: Any = subject.kernel("coordinates")
+    here: AbstractContextManager[Any] = nullcontext()
+    if hooks == "that_change_the_device":
+        kernel, here = kernel.kernel, gridpact.device(subject.opened.name)  # type: ignore[attr-defined]
     enter, exit = _steering(subject, hooks)
     seen = np.zeros(64, "i4")  # the same memory in each launch: its address is a field
     outcomes: list[tuple[list[dict[str, Any]], list[int]]] = []
-    for watched in (False, True):
-        seen[:] = POISON
-        records: list[dict[str, Any]] = []
-        with ExitStack() as around:
-            around.enter_context(subject.recording(records))
-            if side is not None:
-                around.enter_context(subject.on(side))
-            if watched:
-                around.enter_context(subject.observed(enter, exit))
-            for grid in ((3, 2, 1), (2, 1, 1)):
-                with suppress(Exception):  # a hook that raises; the launch stands
-                    submit(subject, "coordinates", grid, seen, 3, 2, kernel=kernel)
-        if side is not None:
-            side.wait()
-        subject.synchronize()
-        own = [record for record in records if record["grid"] != (1, 1, 1)]  # without those that a hook launched
-        outcomes.append((own, seen.tolist()))
+    with here, _beside(subject, stream):
+        for watched in (False, True):
+            seen[:] = POISON
+            records: list[dict[str, Any]] = []
+            with subject.recording(records), subject.observed(enter, exit) if watched else nullcontext():
+                for grid in ((3, 2, 1), (2, 1, 1)):
+                    with suppress(HookError, ValueError) if hooks == "that_raise" else nullcontext():
+                        subject.launch("coordinates", grid, seen, 3, 2, kernel=kernel)
+            launched = [record for record in records if record["grid"] != (1, 1, 1)]  # without those of a hook
+            outcomes.append((launched, seen.tolist() if subject.runs else []))
     (plain, written), (steered, written_watched) = outcomes
     same(subject, "launches that reached the backend", [(3, 2, 1), (2, 1, 1)], [record["grid"] for record in plain])
     same(subject, f"records without hooks and with hooks {hooks}", str(plain), str(steered))
@@ -575,7 +570,7 @@ def metadata_tells_what_is_ours(subject: Subject, stream: str) -> None:
     """Our own rule: identity of the binary, device, num_warps, shared bytes, and the stream's handle."""
     device = _own(subject, "further metadata is our own rule")
     found: list[Any] = []
-    options: dict[str, Any] = {"stream": _side_stream(subject)} if stream == "side" else {}
+    options: dict[str, Any] = {"stream": subject.stream().given} if stream == "side" else {}
     if "num_warps" in subject.abilities:
         options.update(subject.options(num_warps=2))
     with subject.observed(lambda metadata: found.append(_content(metadata)), None):

@@ -335,6 +335,7 @@ def applied_option_reaches_the_binary(subject: Subject) -> None:
         other = _another_of(name, option.default)
         found = kernel.warmup(poisoned(7), 1, 1, **{name: other})
         same(subject, f"{name}={other!r} makes another kernel", True, found.hash != usual)
+        same(subject, f"what the compiler took for {name}", repr(other), repr(found.metadata.fields[name]))
 
 
 _OTHER_VALUES: Final = {"num_warps": 2, "threads_per_warp": 16, "default_dot_input_precision": "ieee"}
@@ -379,6 +380,19 @@ def field_that_is_not_done_is_refused(subject: Subject, field: str) -> None:
         subject.launch("coordinates", (2,), seen, 4, 4, kernel=asking)
 
     check_refused(subject, UnsupportedError, "META-2", ask, names=f"field {field!r}")
+
+
+@case("META-2")
+def irrelevant_field_changes_nothing(subject: Subject) -> None:
+    """Each metadata field that means nothing to a launch leaves outputs as they are, whatever its value."""
+    require(subject, "shared")
+    device = _own_device(subject)
+    compiled = launch(subject, "coordinates", (1,), poisoned(7), 1, 1)
+    for name in (name for name, field in device.fields.items() if field.policy == "irrelevant"):
+        metadata = dataclasses.replace(compiled.metadata, fields={**compiled.metadata.fields, name: 4096})
+        binary = dataclasses.replace(compiled.binary, metadata=metadata)
+        other = CompiledKernel(compiled.fn, compiled.key, binary, device)
+        check_coordinates(subject, (3, 2, 1), (3, 2, 1), kernel=other)
 
 
 @case("META-2")

@@ -223,7 +223,7 @@ class Subject(ABC):
         return False
 
     def wait_default(self) -> None:  # noqa: B027
-        """Wait until launches on no stream in particular are complete."""
+        """Wait until launches on no stream in particular are complete, where they are not when they return."""
 
     def synchronize(self) -> None:  # noqa: B027  (nothing to wait for is a fine answer)
         """Wait until launches are complete and arrays hold what kernels wrote."""
@@ -284,7 +284,7 @@ class Subject(ABC):
         if kind and kind not in self.streams:
             raise Unsupported(f"it takes no stream of the kind {kind}")
         made = self.streams[kind or next(iter(self.streams))]()
-        self.asked.script.stream(made.given, made.made)
+        self.asked.script.stream(made.given, made.imported, made.made)
         return made
 
     @contextmanager
@@ -292,6 +292,18 @@ class Subject(ABC):
         """Make a stream the current one of launches in the block, as its library's users do."""
         with self.asked.script.on(stream.given, stream.current_text), stream.current():
             yield
+
+    def memory(self, stream: Stream) -> tuple[Any, np.ndarray[Any, Any]]:
+        """Give an integer of memory whose library launches on a stream: as an argument, and as an array."""
+        memory, array = stream.memory(1)
+        self.asked.script.memory(memory, stream.given, stream.remembered)
+        return memory, array
+
+    def wait(self, stream: Stream) -> None:
+        """Wait until all that was launched on a stream is complete."""
+        self.asked.script.event(stream.given, stream.ended)
+        self.asked.script.show()
+        stream.wait()
 
     def record(self, stream: Stream) -> Any:
         """Mark the point that a stream has come to."""

@@ -62,9 +62,6 @@ class GridpactDevice(Subject):
         with self.asked.script.watched(enter, exit), gridpact.hooks.observe(enter, exit):
             yield
 
-    def wait_default(self) -> None:
-        """Nothing to wait for: results in host memory are ready."""
-
     @contextmanager
     def recording(self, records: list[dict[str, Any]]) -> Iterator[None]:
         with recording(self.opened, records):
@@ -110,7 +107,7 @@ class GridpactDevice(Subject):
 
 @contextmanager
 def recording(device: Any, records: list[dict[str, Any]]) -> Iterator[None]:
-    """Note what reaches a device of ours: every field of its `LaunchDesc`, handles as numbers."""
+    """Note what reaches a device of ours: its `LaunchDesc`, handles as numbers, without what it keeps alive."""
 
     def launch(desc: Any) -> None:
         records.append(
@@ -120,6 +117,7 @@ def recording(device: Any, records: list[dict[str, Any]]) -> Iterator[None]:
                 "shared_bytes": desc.shared_bytes,
                 "num_ctas": desc.num_ctas,
                 "stream": desc.stream.handle,
+                "is_fenced": desc.stream.is_fenced,
                 "kernel": getattr(desc.kernel, "handle", id(desc.kernel)),
                 "arguments": [(leaf.kind, leaf.bits) for leaf in desc.leaves],
                 "is_waited_for": desc.is_waited_for,
@@ -141,7 +139,8 @@ class _On:
         self.kernel, self.device = kernel, device
 
     def __getitem__(self, grid: object) -> Callable[..., Any]:
-        return lambda *args, **kwargs: self.kernel[grid](*args, device=self.device, **kwargs)
+        bound = self.kernel[grid]
+        return lambda *args, **kwargs: bound(*args, device=self.device, **kwargs)
 
     def warmup(self, *args: object, **kwargs: object) -> Any:
         return self.kernel.warmup(*args, device=self.device, **kwargs)

@@ -133,8 +133,12 @@ def _library(source: str) -> Path:
 class Tensor(triton_interpreter.Tensor):
     """A NumPy array as an argument of a launch; printing it waits for what was launched, as printing torch's does."""
 
-    def __getitem__(self, part: slice) -> Tensor:
-        return Tensor(self.array[part])
+    def __getitem__(self, part: Any) -> Any:
+        """Give a part; an element as it is now, without a wait."""
+        return Tensor(self.array[part]) if isinstance(part, slice) else self.array[part]
+
+    def __setitem__(self, part: Any, value: Any) -> None:
+        self.array[part] = value
 
     def __str__(self) -> str:
         _queue().wait()
@@ -184,7 +188,8 @@ class _TorchStream(DpctlQueue):
     """A stream of the stand-in for torch, as cases handle it."""
 
     made, current_text = "Stream()", "with current({}):"
-    recorded, waited = "{}.queue.submit_barrier()", "{}.queue.submit_barrier([event])"
+    recorded, waited, ended = "{}.queue.submit_barrier()", "{}.queue.submit_barrier([event])", "{}.queue.wait()"
+    imported = ""
 
     def __init__(self) -> None:
         self.given = Stream()

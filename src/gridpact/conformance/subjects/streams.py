@@ -14,7 +14,7 @@ import numpy as np
 
 import gridpact
 
-__all__ = ["OWN_STREAMS", "DpctlQueue", "GridpactStream", "Stream", "TorchXpu"]
+__all__ = ["OWN_STREAMS", "DpctlQueue", "GridpactStream", "Stream", "TorchStream", "TorchTensor", "TorchXpu", "Usm"]
 
 
 class Stream(ABC):
@@ -24,14 +24,18 @@ class Stream(ABC):
     ----------
     given
         The stream as its library's users hold it.
-    made, current_text, recorded, waited
-        How a program makes one, launches inside it, marks it with an event, and lets it wait for one; `{}` is its name.
+    imported, made, current_text, recorded, waited, ended, remembered
+        How a program makes one, launches inside it, marks it with an event, lets it wait for one, waits for what was
+        launched on it, and makes memory whose library launches on it; `{}` is its name.
     """
 
+    imported: str = ""
     made: str
     current_text: str = "with gridpact.stream({}):"
     recorded: str = "{}.record()"
     waited: str = "{}.wait(event)"
+    ended: str = "{}.synchronize()"
+    remembered: str = ""
     given: Any
 
     def current(self) -> AbstractContextManager[Any]:
@@ -75,11 +79,16 @@ class GridpactStream(Stream):
         self.given.synchronize()
 
 
+_DPCTL: Final = "import dpctl\n\ngridpact.open_device('sycl:cpu')  # before dpctl asks for devices"
+
+
 class DpctlQueue(Stream):
     """A queue of dpctl that keeps its order."""
 
+    imported = _DPCTL
     made = "dpctl.SyclQueue('opencl:cpu', property='in_order')"
-    recorded, waited = "{}.submit_barrier()", "{}.submit_barrier([event])"
+    recorded, waited, ended = "{}.submit_barrier()", "{}.submit_barrier([event])", "{}.wait()"
+    remembered = "__import__('gridpact.conformance.subjects.streams', fromlist=['Usm']).Usm(1, {})"
 
     def __init__(self) -> None:
         import dpctl
@@ -100,26 +109,29 @@ class DpctlQueue(Stream):
 
     def memory(self, count: int) -> tuple[Any, np.ndarray[Any, Any]]:
         """Give USM of the queue."""
-        from dpctl.memory import MemoryUSMShared
-
-        memory = MemoryUSMShared(4 * count, queue=self.queue)
-        array = np.asarray(memory).view("i4")
-        array[:] = 0
-        return _Typed(memory), array
+        memory = Usm(count, self.queue)
+        return memory, memory.array
 
 
-class _Typed:
-    """USM of dpctl's as 32-bit integers: its own objects are bytes."""
+class Usm:
+    """USM of a queue of dpctl's as 32-bit integers, all 0: dpctl's own objects are bytes."""
 
     dtype = np.dtype("i4")
 
-    def __init__(self, memory: Any) -> None:
-        self.memory = memory
+    def __init__(self, count: int, queue: Any) -> None:
+        from dpctl.memory import MemoryUSMShared
+
+        self.memory = MemoryUSMShared(4 * count, queue=queue)
+        self.array = np.asarray(self.memory).view("i4")
+        self.array[:] = 0
 
     @property
     def __sycl_usm_array_interface__(self) -> dict[str, Any]:
         bare = self.memory.__sycl_usm_array_interface__
         return {**bare, "typestr": "<i4", "shape": (bare["shape"][0] // 4,), "strides": None}
+
+    def __repr__(self) -> str:
+        return f"Usm({self.array})"
 
 
 class UnorderedQueue(DpctlQueue):
@@ -133,24 +145,28 @@ class UnorderedQueue(DpctlQueue):
         self.given = self.queue = dpctl.SyclQueue("opencl:cpu")
 
 
-class Handle(DpctlQueue):
+class Handle(GridpactStream):
     """A raw handle with its owner."""
 
-    made = "dpctl.SyclQueue('opencl:cpu', property='in_order')"
+    imported = _DPCTL
 
     def __init__(self) -> None:
-        super().__init__()
-        self.given = gridpact.Stream.from_handle(self.queue.addressof_ref(), "sycl:cpu", self.queue)
+        queue = DpctlQueue().queue
+        self.given = gridpact.Stream.from_handle(queue.addressof_ref(), "sycl:cpu", queue)
+        self.made = (
+            f"(lambda queue: gridpact.Stream.from_handle(queue.addressof_ref(), 'sycl:cpu', queue))({DpctlQueue.made})"
+        )
 
 
 class TorchXpu(DpctlQueue):
     """A stream of torch for XPU: a stand-in where there is no such torch, around a real queue."""
 
-    made = "TorchXpu().given"
+    imported = "from gridpact.conformance.subjects.streams import TorchXpu"
+    made, current_text = "TorchXpu()", "with {}.current():"
 
     def __init__(self) -> None:
         super().__init__()
-        self.given = _TorchStream(self.queue)
+        self.given = TorchStream(self.queue)
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -170,10 +186,10 @@ class TorchXpu(DpctlQueue):
     def memory(self, count: int) -> tuple[Any, np.ndarray[Any, Any]]:
         """Give what stands in for a tensor; whose stream is current decides where it is launched on."""
         array = np.zeros(count, "i4")
-        return _TorchTensor(array, "xpu", 0), array
+        return TorchTensor(array, "xpu", 0), array
 
 
-class _TorchStream:
+class TorchStream:
     """A stream as torch has them for XPU."""
 
     def __init__(self, queue: Any) -> None:
@@ -185,10 +201,10 @@ class _TorchStream:
         return int(self.queue.addressof_ref())
 
 
-_TorchStream.__module__ = "torch.xpu.streams"
+TorchStream.__module__ = "torch.xpu.streams"
 
 
-class _TorchTensor:
+class TorchTensor:
     """A tensor as torch has them, as far as a launcher looks at it."""
 
     def __init__(self, array: np.ndarray[Any, Any], kind: str, index: int) -> None:
