@@ -189,3 +189,11 @@ def test_hook_cannot_steer(device):
     with observe(hostile, hostile):
         probes.coordinates[(3, 2)](watched, 3, 2, device=device)
     assert plain.tobytes() == watched.tobytes()
+
+
+def test_kernel_made_of_a_kernel_does_not_come_from_triton():
+    again = gridpact.jit(KERNEL)
+    assert again.origin is None
+    seen = np.full(1, -77, np.int64)
+    again[1](seen, None)
+    assert seen[0] == 1

@@ -414,3 +414,119 @@ def test_launch_follows_its_memory_to_its_device(kernels):
     assert np.asarray(target)[0] == 7
     with pytest.raises(gridpact.ContractError, match=r"'source'.*reference can reach, it is on sycl:cpu.*\[DEVICE-1\]"):
         copy[1](source, target, device="reference")
+
+
+# -- threads, and what is dropped
+
+
+def test_second_wait_for_a_device_waits_too(kernels):
+    hold, _ = kernels
+    flag, out = zeros(), zeros()
+    hold[1](flag, out, stream=gridpact.Stream("sycl:cpu"))
+    wait_for_start(flag)
+    found = []
+
+    def wait():
+        gridpact.synchronize("sycl:cpu")
+        found.append(int(out[0]))
+
+    waiting = [threading.Thread(target=wait) for _ in range(2)]
+    for thread in waiting:
+        thread.start()
+    for thread in waiting:
+        thread.join(0.2)
+    assert found == []
+    flag[0] = 1
+    for thread in waiting:
+        thread.join()
+    assert found == [1, 1]
+
+
+def test_stream_that_is_closed_while_others_launch_on_it(kernels):
+    """Each launch goes there or is refused; nobody follows a queue that is gone."""
+    _, copy = kernels
+    source, target = np.full(1, 5, np.int32), zeros()
+    copy[1](source, target)
+
+    def launch(stream, refused):
+        while not refused:
+            try:
+                copy[1](source, target, stream=stream)
+            except gridpact.ContractError as error:
+                refused.append(error.clause)
+
+    for _ in range(50):
+        stream = gridpact.Stream("sycl:cpu")
+        refused = []
+        threads = [threading.Thread(target=launch, args=(stream, refused)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        stream.close()
+        for thread in threads:
+            thread.join()
+        assert set(refused) == {"STREAM-5"}
+    gridpact.synchronize("sycl:cpu")
+    assert target[0] == 5
+
+
+def test_dropped_streams_let_go_of_queues_and_memory(kernels):
+    import gc
+    import weakref
+
+    _, copy = kernels
+
+    class Array(np.ndarray):
+        """A NumPy array that can be watched."""
+
+    alive = []
+    for _ in range(20):
+        stream = gridpact.Stream("sycl:cpu")
+        target = zeros().view(Array)
+        copy[1](np.full(1, 5, np.int32), target, stream=stream)
+        stream.record().synchronize()
+        alive += [weakref.ref(stream.owner), weakref.ref(target)]
+        del stream, target
+    gridpact.Stream("sycl:cpu")
+    gc.collect()
+    assert [ref for ref in alive if ref() is not None] == []
+
+
+def test_two_views_of_one_queue_are_one_stream(kernels):
+    import dpctl
+    import dpctl.memory
+
+    _, copy = kernels
+    queue = dpctl.SyclQueue("opencl:cpu", property="in_order")
+    source = dpctl.memory.MemoryUSMShared(16, queue=queue)
+    target = dpctl.memory.as_usm_memory(dpctl.memory.MemoryUSMShared(16, queue=queue))
+    np.asarray(source)[:] = 7
+    copy[1](source, target)
+    queue.wait()
+    assert np.asarray(target)[0] == 7
+
+
+def test_handle_0_is_no_queue(kernels):
+    _, copy = kernels
+    with pytest.raises(gridpact.ContractError, match="expected the address of a sycl::queue") as caught:
+        copy[1](zeros(), zeros(), stream=gridpact.Stream.from_handle(0, "sycl:cpu", None))
+    assert caught.value.clause == "STREAM-5"
+
+
+def test_memory_whose_library_names_no_queue_is_refused(kernels):
+    import dpctl
+    import dpctl.memory
+
+    _, copy = kernels
+
+    class OfAContext:
+        def __init__(self, memory):
+            self.memory = memory
+
+        @property
+        def __sycl_usm_array_interface__(self):
+            bare = self.memory.__sycl_usm_array_interface__
+            return {**bare, "syclobj": self.memory.sycl_context}
+
+    memory = dpctl.memory.MemoryUSMShared(16, queue=dpctl.SyclQueue("opencl:cpu"))
+    with pytest.raises(gridpact.ContractError, match=r"names no queue of\. Copy it\. \[DEVICE-1\]"):
+        copy[1](OfAContext(memory), zeros())

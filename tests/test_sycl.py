@@ -382,6 +382,39 @@ def test_forked_child_gets_a_clear_error(sycl, tmp_path):
     assert lines[2] == "7"
 
 
+@pytest.mark.parametrize("is_held", [False, True])
+def test_forked_child_leaves_with_its_own_exit_code(sycl, tmp_path, is_held):
+    """Also while a kernel of its parent is in flight: the runtime would wait for threads that did not come along."""
+    program = (
+        ADD
+        + f"""
+    import os, sys
+
+    @gridpact.jit
+    def hold(flag):
+        tl.store(flag + 1, 1)
+        turn = 0
+        while (tl.atomic_add(flag, 0) == 0) & (turn < 60_000_000):
+            turn += 1
+
+    flag = np.zeros(2, np.int32)
+    if {is_held}:
+        hold[1](flag, stream=gridpact.Stream("sycl:cpu"))
+        while not flag[1]:
+            pass
+    child = os.fork()
+    if child == 0:
+        print("from the child")
+        sys.exit(5)
+    _, status = os.waitpid(child, 0)
+    flag[0] = 1
+    print(os.waitstatus_to_exitcode(status))
+    """
+    )
+    ran = run_program(tmp_path, program)
+    assert (ran.returncode, ran.stdout) == (0, "from the child\n5\n"), ran.stderr
+
+
 def test_process_that_exits_with_a_kernel_in_flight_ends_well(sycl, tmp_path):
     program = (
         ADD
@@ -421,10 +454,10 @@ def test_failed_device_assertion_aborts_the_process_with_its_place(sycl, tmp_pat
     assert "not positive" in ran.stdout + ran.stderr
 
 
-@pytest.mark.parametrize("memory", ["one stream", "a stream for each launch"])
-def test_process_ends_well_while_daemon_threads_launch(sycl, tmp_path, memory):
+@pytest.mark.parametrize("streams", ["one", "one for each launch"])
+def test_process_ends_well_while_daemon_threads_launch(sycl, tmp_path, streams):
     """The runtime's own end, and that of queues and kernels, must not meet a thread that is using them."""
-    stream = "stream" if memory == "one stream" else "gridpact.Stream()"
+    stream = "stream" if streams == "one" else "gridpact.Stream()"
     program = tmp_path / "program.py"
     program.write_text(
         "import threading, time\nimport numpy as np\nimport gridpact\nimport triton.language as tl\n"
@@ -438,3 +471,64 @@ def test_process_ends_well_while_daemon_threads_launch(sycl, tmp_path, memory):
     for _ in range(5):
         ran = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=False)
         assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_launch_of_an_exit_function_is_waited_for(sycl, tmp_path):
+    """It was registered before the device was opened, so it runs after the device's own."""
+    program = (
+        "\n    import atexit\n    atexit.register(lambda: last())\n"
+        + ADD
+        + """
+    @gridpact.jit
+    def work(out, n):
+        total = 0
+        for i in range(n):
+            total += tl.load(out + 1, volatile=True)
+        tl.store(out, total + 7)
+
+    out = np.zeros(2, np.int32)
+    stream = gridpact.Stream("sycl:cpu")
+
+    def last():
+        work[1](out, 3_000_000, stream=stream)
+        print(out[0])
+    """
+    )
+    ran = run_program(tmp_path, program)
+    assert (ran.returncode, ran.stdout) == (0, "7\n"), ran.stderr
+
+
+def test_event_in_a_forked_child_says_why(sycl, tmp_path):
+    program = (
+        ADD
+        + """
+    import os
+
+    @gridpact.jit
+    def hold(flag):
+        tl.store(flag + 1, 1)
+        turn = 0
+        while (tl.atomic_add(flag, 0) == 0) & (turn < 60_000_000):
+            turn += 1
+
+    flag = np.zeros(2, np.int32)
+    stream = gridpact.Stream("sycl:cpu")
+    hold[1](flag, stream=stream)
+    event = stream.record()
+    while not flag[1]:
+        pass
+    child = os.fork()
+    if child == 0:
+        for ask in (event.synchronize, lambda: event.is_complete):
+            try:
+                ask()
+            except gridpact.BackendError as error:
+                print("forked" in str(error), flush=True)
+        print(gridpact.backends.device_status("sycl:cpu").is_usable, flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+    flag[0] = 1
+    """
+    )
+    ran = run_program(tmp_path, program)
+    assert (ran.returncode, ran.stdout) == (0, "True\nTrue\nFalse\n"), ran.stderr

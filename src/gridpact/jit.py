@@ -194,7 +194,7 @@ class Kernel:
             raise toolchain.out_of_resources(error) from error
 
     def warmup(self, *args: object, grid: object = None, **kwargs: object) -> CompiledKernel:
-        """Compile for these arguments without launching.
+        """Compile for these arguments without launching: no hook is called, pre-run hooks neither.
 
         Parameters
         ----------
@@ -287,7 +287,7 @@ def jit(fn: Callable[..., Any] | None = None, /, **options: Any) -> Kernel | Cal
             "noinline": bool(getattr(fn, "noinline", False)),
             "debug": getattr(fn, "debug", None),
             "repr": getattr(fn, "_repr", None),
-            "origin": fn,
+            "origin": fn.origin if isinstance(fn, Kernel) else fn,
         }
         return Kernel(function, **{**inherited, **options})
     if not isinstance(fn, FunctionType):

@@ -180,7 +180,7 @@ def run(compiled: CompiledKernel, call: Call, programs: Grid, stream: StreamRef 
 def owners_stream(device: Device, pointers: Sequence[Pointer], kernel: str) -> StreamRef | None:
     """Give the stream that the library of the device pointers would use; None for host memory (STREAM-1)."""
     chosen = [device.accept_stream(pointer.stream) for pointer in pointers if pointer.stream is not None]
-    if any(other.handle != chosen[0].handle for other in chosen):
+    if not all(device.is_same_stream(chosen[0], other) for other in chosen[1:]):
         raise ContractValueError(
             "stream",
             f"the tensors of {kernel!r} belong to different streams",

@@ -47,7 +47,6 @@ class Stream:
         self.handle: int
         self.owner: object
         self.handle, self.owner = opened.create_stream(in_order=in_order)
-        self.in_order = in_order
         self.is_closed = False
 
     @classmethod
@@ -66,8 +65,7 @@ class Stream:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ContractTypeError("stream handle", "expected an address as an int", value, clause="STREAM-5")
         taken = cls.__new__(cls)
-        taken.device, taken.handle, taken.owner = device, value, owner
-        taken.in_order, taken.is_closed = True, False
+        taken.device, taken.handle, taken.owner, taken.is_closed = device, value, owner, False
         return taken
 
     def record(self) -> Event:
@@ -115,7 +113,7 @@ class Stream:
     def check_open(self) -> None:
         """Refuse a closed stream."""
         if self.is_closed:
-            raise ContractValueError("stream", "expected an open stream", self, clause="STREAM-5")
+            raise ContractValueError("stream", "expected an open stream", self, "Make a new one.", "STREAM-5")
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else hex(self.handle)

@@ -127,6 +127,9 @@ class Launcher:
             (*((pointer.tensor, pointer.export) for pointer in pointers), function),
             is_default and any(pointer.device in ("host", "any") for pointer in pointers),
         )
+        told = getattr(launch_metadata, "data", None)
+        if isinstance(told, dict) and "stream" in told:
+            told["stream"] = ref.handle  # Triton asks for the current stream before it knows whose memory there is
         if enter_hook is not None:
             enter_hook(launch_metadata)
         try:

@@ -24,6 +24,7 @@ __all__ = [
     "device_status",
     "device_statuses",
     "open_device",
+    "out_of_reach",
     "owner_of",
     "synchronize",
 ]
@@ -94,7 +95,16 @@ def owner_of(pointer: Pointer) -> str:
     """
     if pointer.device in ("host", "any"):
         return "host memory"
-    return device_of(pointer.stream) or pointer.device
+    if pointer.device == "sycl":
+        return device_of(pointer.stream) or "a SYCL device that its library names no queue of"
+    return pointer.device
+
+
+def out_of_reach(subject: str, device: str, owner: str) -> ContractValueError:
+    """Give the error that refuses memory which a device cannot reach (DEVICE-1)."""
+    remedy = f"Launch on {owner}, or copy it." if owner.partition(":")[0] in BACKENDS else "Copy it."
+    rule = f"expected memory that {device} can reach, it is on {owner}"
+    return ContractValueError(subject, rule, remedy=remedy, clause="DEVICE-1")
 
 
 def device_status(name: str) -> DeviceStatus:

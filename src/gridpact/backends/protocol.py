@@ -173,6 +173,9 @@ class Device(Protocol):
     def create_stream(self, *, in_order: bool) -> tuple[int, object]:
         """Make a stream; gives its handle and the object that owns it."""
 
+    def is_same_stream(self, stream: StreamRef, other: StreamRef) -> bool:
+        """Whether two handles are of one stream."""
+
     def record(self, stream: StreamRef) -> Mark:
         """Mark the point that a stream has come to."""
 

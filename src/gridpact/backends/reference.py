@@ -130,8 +130,7 @@ class ReferenceDevice:
 
     def check_reach(self, subject: str, pointer: Pointer) -> None:
         if pointer.device not in ("host", "any"):
-            rule = f"expected memory that {_NAME} can reach, it is on {backends.owner_of(pointer)}"
-            raise ContractValueError(subject, rule, clause="DEVICE-1")
+            raise backends.out_of_reach(subject, _NAME, backends.owner_of(pointer))
 
     def check_resources(self, metadata: KernelMetadata, subject: str) -> None:
         return None
@@ -149,6 +148,9 @@ class ReferenceDevice:
 
     def create_stream(self, *, in_order: bool) -> tuple[int, object]:
         return next(_stream_handles), None
+
+    def is_same_stream(self, stream: StreamRef, other: StreamRef) -> bool:
+        return stream.handle == other.handle
 
     def record(self, stream: StreamRef) -> _Mark:
         return _Mark()

@@ -22,10 +22,11 @@ import time
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, wraps
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, ParamSpec, Protocol, TypeVar, cast
 
 from gridpact import backends, cache, native, spirv, toolchain
 from gridpact.arguments import SIZES, Classified, Leaf, Pointer
@@ -62,6 +63,7 @@ _OPENCL_DRIVER: Final = "libintelocl.so"
 _LIBRARIES: Final = ("libintlc.so.5", "libimf.so", "libirng.so", "libsvml.so", "libOpenCL.so.1")
 
 _Handle = int
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
@@ -98,6 +100,7 @@ class _Route(Protocol):
     def free_queue(self, queue: _Handle) -> None: ...
     def wait_queue(self, queue: _Handle) -> None: ...
     def is_in_order(self, queue: _Handle) -> bool: ...
+    def is_same(self, queue: _Handle, other: _Handle) -> bool: ...
     def barrier(self, queue: _Handle, event: _Handle | None) -> _Handle: ...
     def context_of(self, queue: _Handle) -> int: ...
     def is_on(self, queue: _Handle, index: int) -> bool: ...
@@ -120,33 +123,30 @@ class _Route(Protocol):
 class _Gate:
     """Keeps threads out of the runtime while the process ends: its destructors run whoever is still inside.
 
-    Only daemon threads are left by then. They end where they wanted in, and let go of their locks on the way; the main
-    thread goes on.
+    Only daemon threads are left by then. One that is inside goes on until it is done, and keeps alive what it must; one
+    that wants in ends, and lets go of its locks on the way. The main thread goes on.
     """
 
     def __init__(self) -> None:
-        self._inside: list[int] = []  # idents of threads; appending and removing are atomic
-        self._is_shut = False
+        self._inside: list[int] = []  # idents of threads, once for each call; appending and removing are atomic
+        self.is_shut = False
 
-    def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Give a call that goes through the gate."""
+    def enter(self) -> bool:
+        """Go in; False where the gate is shut for this thread."""
+        thread = threading.get_ident()
+        self._inside.append(thread)
+        if self.is_shut and thread != threading.main_thread().ident and self._inside.count(thread) == 1:
+            self._inside.remove(thread)
+            return False
+        return True
 
-        @wraps(call)
-        def gated(*args: Any) -> Any:
-            thread = threading.get_ident()
-            self._inside.append(thread)
-            try:
-                if self._is_shut and thread != threading.main_thread().ident:
-                    raise SystemExit  # ends a thread without a word
-                return call(*args)
-            finally:
-                self._inside.remove(thread)
-
-        return gated
+    def leave(self) -> None:
+        """Go out."""
+        self._inside.remove(threading.get_ident())
 
     def shut(self) -> None:
         """Let nobody in any more, and wait for those who are."""
-        self._is_shut = True
+        self.is_shut = True
         while any(thread != threading.get_ident() for thread in self._inside):
             time.sleep(0.001)
 
@@ -154,19 +154,25 @@ class _Gate:
 _gate: Final = _Gate()
 
 
-def _gated(route: type[_T]) -> type[_T]:
-    """Let every call of a route go through the gate."""
-    for name, call in list(vars(route).items()):
-        if callable(call) and not name.startswith("_"):
-            setattr(route, name, _gate.around(call))
-    return route
+def _gated(call: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Let an operation go through the gate as a whole: what it keeps alive is known when it is through."""
+
+    @wraps(call)
+    def through(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        if not _gate.enter():
+            raise SystemExit  # ends a thread without a word
+        try:
+            return call(*args, **kwargs)
+        finally:
+            _gate.leave()
+
+    return through
 
 
 _SPIRV, _DEVICE_BINARY, _BUNDLE, _SOURCE = 0, 1, 2, 3  # what `load` is given; as in native/sycl.cpp
 _Three = ctypes.c_uint64 * 3
 
 
-@_gated
 class _Native:
     """Our own library over `sycl::queue`, built at first use: build logs, device binaries, 64-bit ranges."""
 
@@ -190,6 +196,7 @@ class _Native:
             "gp_queue_free": (None, [address]),
             "gp_queue_wait": (integer, [address]),
             "gp_queue_is_in_order": (integer, [address]),
+            "gp_queue_is_same": (integer, [address, address]),
             "gp_queue_barrier": (address, [address, address]),
             "gp_queue_context": (ctypes.c_uint64, [address]),
             "gp_queue_is_on": (integer, [address, integer]),
@@ -266,6 +273,12 @@ class _Native:
         answer = self._library.gp_queue_is_in_order(queue)
         if answer < 0:
             raise self._failed("sycl::queue::is_in_order")
+        return bool(answer)
+
+    def is_same(self, queue: _Handle, other: _Handle) -> bool:
+        answer = self._library.gp_queue_is_same(queue, other)
+        if answer < 0:
+            raise self._failed("sycl::queue::operator==")
         return bool(answer)
 
     def barrier(self, queue: _Handle, event: _Handle | None) -> _Handle:
@@ -352,7 +365,6 @@ class _LocalAccessor(ctypes.Structure):
     ]
 
 
-@_gated
 class _Dpctl:
     """dpctl's C library, where there is no compiler: no build log, no device binaries, less than 2^31 threads."""
 
@@ -375,7 +387,7 @@ class _Dpctl:
                 [address, address, address, address, size, _Three, _Three, size, address, size],
             ),
             "DPCTLQueue_Wait": (None, [address]),
-            "DPCTLQueue_Copy": (address, [address]),
+            "DPCTLQueue_AreEq": (ctypes.c_bool, [address, address]),
             "DPCTLQueue_IsInOrder": (ctypes.c_bool, [address]),
             "DPCTLQueue_SubmitBarrier": (address, [address]),
             "DPCTLQueue_SubmitBarrierForEvents": (address, [address, address, size]),
@@ -427,6 +439,9 @@ class _Dpctl:
     def is_in_order(self, queue: _Handle) -> bool:
         return bool(self._library.DPCTLQueue_IsInOrder(queue))
 
+    def is_same(self, queue: _Handle, other: _Handle) -> bool:
+        return bool(self._library.DPCTLQueue_AreEq(queue, other))
+
     def barrier(self, queue: _Handle, event: _Handle | None) -> _Handle:
         made: int | None
         if event is None:
@@ -441,8 +456,7 @@ class _Dpctl:
         owned = self._owned.get(queue)
         if owned is not None:
             return owned
-        copy = self._library.DPCTLQueue_Copy(queue)  # the object made of the capsule owns it
-        return self._dpctl.SyclQueue(_new_capsule(copy, b"SyclQueueRef", None))
+        return self._dpctl.SyclQueue(_new_capsule(queue, b"SyclQueueRef", None))  # makes a copy, which it owns
 
     def context_of(self, queue: _Handle) -> int:
         return hash(self._queue(queue).sycl_context) | 1
@@ -549,9 +563,17 @@ def _runtime() -> tuple[_Route, list[_Found]]:
 _is_forked = False
 
 
+_libc: Final = ctypes.CDLL(None)
+
+
 def _after_fork() -> None:
+    """Refuse the runtime in a child, and let it leave without the runtime's own end, which may wait for lost threads.
+
+    glibc calls what `on_exit` was given last first, before destructors of libraries, and with the exit code.
+    """
     global _is_forked
     _is_forked = True
+    _libc.on_exit(_libc._exit, None)
 
 
 def _check_process(name: str) -> None:
@@ -645,14 +667,22 @@ def ranges_zyx(x: int, y: int, z: int, threads: int) -> tuple[tuple[int, int, in
 
 def _free_with(owner: object, free: Callable[[_Handle], None], handle: _Handle) -> None:
     """Free a handle when its owner is gone; not at exit, when threads and kernels may be using it."""
-    weakref.finalize(owner, free, handle).atexit = False
+
+    def freed() -> None:
+        if _gate.enter():
+            try:
+                free(handle)
+            finally:
+                _gate.leave()
+
+    weakref.finalize(owner, freed).atexit = False
 
 
 @dataclass
 class _Flight:
     """A launch that may not be complete: its event, and what its kernel uses."""
 
-    event: _Handle
+    event: _Event
     keep: tuple[object, ...]
 
 
@@ -672,10 +702,14 @@ class _Event:
         self._route = route
         _free_with(self, route.free_event, handle)
 
+    @_gated
     def wait(self) -> None:
+        _check_process("event")
         self._route.wait(self.handle)
 
+    @_gated
     def is_complete(self) -> bool:
+        _check_process("event")
         return self._route.is_complete(self.handle)
 
 
@@ -748,6 +782,7 @@ class SyclDevice:
     def compile(self, source: Source, arguments: Classified, options: Mapping[str, Any], name: Any) -> toolchain.Binary:
         return toolchain.compile_kernel(source, arguments, self.target, options, name=name)
 
+    @_gated
     def load(self, binary: toolchain.Binary, leaves: Sequence[Leaf], stream: StreamRef) -> _Kernel:
         _check_process(self.name)
         context = self.route.context_of(stream.handle)
@@ -816,13 +851,13 @@ class SyclDevice:
 
     # -- checks
 
+    @_gated
     def check_reach(self, subject: str, pointer: Pointer) -> None:
         if pointer.device == "any" or (pointer.device == "host" and self.found.reaches_host_memory):
             return
         owner = backends.owner_of(pointer)
         if owner != self.name:
-            rule = f"expected memory that {self.name} can reach, it is on {owner}"
-            raise ContractValueError(subject, rule, clause="DEVICE-1")
+            raise backends.out_of_reach(subject, self.name, owner)
 
     def check_resources(self, metadata: KernelMetadata, subject: str) -> None:
         for error in lacking_resources(metadata, self.limits, subject):
@@ -830,16 +865,18 @@ class SyclDevice:
 
     # -- streams
 
+    @_gated
     def accept_stream(self, stream: object) -> StreamRef:
         _check_process(self.name)
         if isinstance(stream, Stream):
+            owner, handle = stream.owner, stream.handle  # first: another thread may close it, and then it says so
             stream.check_open()
-            if stream.device != self.name:
+            if stream.device not in (self.name, "sycl" if self.is_cpu else ""):
                 raise ContractValueError("stream", f"expected one of {self.name}", stream, clause="STREAM-5")
-            if not stream.handle:
+            if not handle:
                 raise ContractValueError("stream", "expected the address of a sycl::queue", stream, clause="STREAM-5")
-            is_fenced = stream.in_order and not self.route.is_in_order(stream.handle)
-            return StreamRef(stream.handle, stream.owner, is_fenced)
+            is_ours = isinstance(owner, _Queue)  # made in order, or without an order because the user wants none
+            return StreamRef(handle, owner, not is_ours and not self.route.is_in_order(handle))
         taken = _queue_of(stream)
         if taken is None:
             remedy = "Wrap a raw handle with gridpact.Stream.from_handle." if isinstance(stream, int) else ""
@@ -850,6 +887,7 @@ class SyclDevice:
             raise ContractValueError("stream", f"expected a queue of {self.name}", stream, clause="STREAM-5")
         return StreamRef(handle, owner, not self.route.is_in_order(handle))
 
+    @_gated
     def default_stream(self) -> StreamRef:
         _check_process(self.name)
         with self._lock:
@@ -857,59 +895,83 @@ class SyclDevice:
                 self._default = _Queue(self.route, self.found.index, in_order=True)
         return StreamRef(self._default.handle, self._default)
 
+    @_gated
     def create_stream(self, *, in_order: bool) -> tuple[int, object]:
         _check_process(self.name)
+        self._let_go(list(self._flights))  # streams that were dropped, too
         queue = _Queue(self.route, self.found.index, in_order)
         return queue.handle, queue
 
+    @_gated
+    def is_same_stream(self, stream: StreamRef, other: StreamRef) -> bool:
+        return stream.handle == other.handle or self.route.is_same(stream.handle, other.handle)
+
+    @_gated
     def record(self, stream: StreamRef) -> _Event:
         return _Event(self.route, self.route.barrier(stream.handle, None))
 
+    @_gated
     def wait_for(self, stream: StreamRef, mark: Mark) -> None:
         self.route.free_event(self.route.barrier(stream.handle, cast(_Event, mark).handle))
 
-    def _fence(self, stream: StreamRef) -> None:
-        if stream.is_fenced:
-            self.route.free_event(self.route.barrier(stream.handle, None))
-
     # -- launch
 
+    @_gated
     def launch(self, desc: LaunchDesc) -> None:
-        self._fence(desc.stream)
-        event = self.route.submit(
-            desc.stream.handle,
-            desc.kernel.handle,
-            *ranges_zyx(desc.x, desc.y, desc.z, desc.threads),
-            desc.shared_bytes,
-            desc.leaves,
-        )
-        if desc.is_waited_for:
-            try:
-                self.route.wait(event)
-            finally:
-                self.route.free_event(event)
+        with self._lock if desc.stream.is_fenced else nullcontext():  # nobody's launch gets between the two barriers
+            if desc.stream.is_fenced:
+                self.record(desc.stream)
+            event = self._submit(desc)
+            if desc.stream.is_fenced:
+                self.record(desc.stream)
+        if desc.is_waited_for or _gate.is_shut:  # nobody would wait for a launch that is made while the process ends
+            event.wait()
             return
+        handle = desc.stream.handle
         with self._lock:
-            flights = self._flights[desc.stream.handle]
-            while flights and self.route.is_complete(flights[0].event):
-                self.route.free_event(flights.popleft().event)
-            flights.append(_Flight(event, (*desc.keep, desc.kernel, desc.stream.keep)))
-        self._fence(desc.stream)
+            self._flights[handle].append(_Flight(event, (*desc.keep, desc.kernel, desc.stream.keep)))
+        self._let_go([handle])
 
+    def _submit(self, desc: LaunchDesc) -> _Event:
+        ranges = ranges_zyx(desc.x, desc.y, desc.z, desc.threads)
+        stream, kernel = desc.stream.handle, desc.kernel.handle
+        return _Event(self.route, self.route.submit(stream, kernel, *ranges, desc.shared_bytes, desc.leaves))
+
+    def _let_go(self, handles: Sequence[_Handle]) -> None:
+        """Let go of what launches that are complete have kept alive, queues among it."""
+        with self._lock:
+            for handle in handles:
+                flights = self._flights.get(handle, deque())
+                while flights and _is_over(flights[0]):
+                    flights.popleft()
+                if not flights:
+                    self._flights.pop(handle, None)
+
+    @_gated
     def synchronize(self, stream: object = None) -> None:
         _check_process(self.name)
-        handles = list(self._flights) if stream is None else [self.accept_stream(stream).handle]
-        for handle in handles:
-            with self._lock:
-                flights = self._flights.pop(handle, deque())
+        ref = None if stream is None else self.accept_stream(stream)
+        with self._lock:
+            handles = list(self._flights) if ref is None else [ref.handle]
+            waited_for = [flight for handle in handles for flight in self._flights.get(handle, ())]
+        errors: list[BackendError] = []
+        for flight in waited_for:
             try:
-                for flight in flights:
-                    self.route.wait(flight.event)
-            finally:
-                for flight in flights:
-                    self.route.free_event(flight.event)
-            if stream is not None:
-                self.route.wait_queue(handle)  # also what others put there
+                flight.event.wait()
+            except BackendError as error:  # told when all are waited for: their memory is in use until then
+                errors.append(error)
+        if ref is not None:
+            self.route.wait_queue(ref.handle)  # also what others put there
+        self._let_go(handles)
+        if errors:
+            raise errors[0]
+
+
+def _is_over(flight: _Flight) -> bool:
+    try:
+        return flight.event.is_complete()
+    except BackendError:  # its error is told by who waits for the queue
+        return True
 
 
 def _queue_of(stream: object) -> tuple[_Handle, object] | None:
@@ -928,15 +990,14 @@ def _queue_of(stream: object) -> tuple[_Handle, object] | None:
     return None
 
 
+@_gated
 def device_of(stream: object) -> str | None:
     taken = _queue_of(stream)
     if taken is None:
         return None
-    named = _named_devices()
-    route, _ = _runtime()
-    return next(
-        (name for name, found in named.items() if route.is_on(taken[0], found.index)), "a SYCL device without a name"
-    )
+    _check_process("sycl")
+    named, (route, _) = _named_devices(), _runtime()
+    return next((name for name, found in named.items() if route.is_on(taken[0], found.index)), None)
 
 
 def _named_devices() -> dict[str, _Found]:
@@ -951,6 +1012,7 @@ def _named_devices() -> dict[str, _Found]:
 
 def device_names() -> list[str]:
     try:
+        _check_process("sycl")
         return ["sycl:cpu", *(name for name in _named_devices() if name != "sycl:cpu")]
     except LaunchError:
         return ["sycl:cpu"]
@@ -984,6 +1046,7 @@ def open_device(name: str) -> Device:
 
 def status(name: str) -> DeviceStatus:
     try:
+        _check_process(name)
         with _opening:
             device = _opened(name)
         toolchain.installed()

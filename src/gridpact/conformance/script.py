@@ -76,7 +76,7 @@ class Script:
         """The program."""
         if not self._parts:
             return ""
-        has_floats = any(array.dtype.kind == "f" for array in self._memory.values())
+        has_floats = any(isinstance(a, np.ndarray) and a.dtype.kind == "f" for a in self._memory.values())
         body = "\n".join(_in_blocks(part, self._blocks.get(at, [])) for at, part in enumerate(self._parts))
         before = [
             *(["np.set_printoptions(precision=17)"] if has_floats else []),

@@ -117,7 +117,10 @@ void set_argument(sycl::handler &handler, int index, uint8_t kind, const uint64_
   }
 }
 
-std::vector<sycl::device> devices() { return sycl::device::get_devices(sycl::info::device_type::all); }
+const std::vector<sycl::device> &devices() {  // the runtime makes its list once, too
+  static const auto found = sycl::device::get_devices(sycl::info::device_type::all);
+  return found;
+}
 
 }  // namespace
 
@@ -189,6 +192,11 @@ int gp_queue_wait(void *queue) {
 /// Whether a queue itself runs what it is given in order: 1, 0, or -1 on failure.
 int gp_queue_is_in_order(void *queue) {
   return guarded(-1, [&] { return static_cast<int>(static_cast<sycl::queue *>(queue)->is_in_order()); });
+}
+
+/// Whether two addresses are of one queue: 1, 0, or -1 on failure. A copy of a `sycl::queue` is the same queue.
+int gp_queue_is_same(void *queue, void *other) {
+  return guarded(-1, [&] { return static_cast<int>(*static_cast<sycl::queue *>(queue) == *static_cast<sycl::queue *>(other)); });
 }
 
 /// Puts a barrier into a queue: what comes later waits for `event`, or, if null, for all that came before. Gives the barrier's
