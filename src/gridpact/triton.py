@@ -100,7 +100,11 @@ class Launcher:
         exit_hook: Callable[[object], object] | None,
         *args: object,
     ) -> None:
-        """Launch, or refuse by name; an empty grid is a launch of nothing that no hook sees (GRID-9)."""
+        """Launch, or refuse by name; an empty grid is a launch of nothing that no hook sees (GRID-9).
+
+        Memory of a library goes to that library's stream if none is current; Triton has told its hooks the default one
+        by then, since it asks for the stream before it knows the arguments.
+        """
         device = self.device
         x, y, z = canonical_grid((grid_x, grid_y, grid_z), dict, device.limits)
         leaves = list(self._leaves(args))
@@ -127,9 +131,6 @@ class Launcher:
             (*((pointer.tensor, pointer.export) for pointer in pointers), function),
             is_default and any(pointer.device in ("host", "any") for pointer in pointers),
         )
-        told = getattr(launch_metadata, "data", None)
-        if isinstance(told, dict) and "stream" in told:
-            told["stream"] = ref.handle  # Triton asks for the current stream before it knows whose memory there is
         if enter_hook is not None:
             enter_hook(launch_metadata)
         try:
