@@ -77,9 +77,22 @@ def test_hook_of_triton_that_raises_is_told_by_name(kernels):
     def broken(metadata):
         raise ValueError("no")
 
-    with observed_by_triton(triton, broken, None), pytest.raises(gridpact.HookError, match="broken") as caught:
+    calls = []
+    exit = lambda metadata: calls.append("out")  # noqa: E731
+    with observed_by_triton(triton, broken, exit), pytest.raises(gridpact.HookError, match="broken") as caught:
         run(ours)
     assert not caught.value.launched
+    assert calls == []  # what was not entered is not left
+
+
+def test_one_side_alone_is_called(kernels):
+    _, ours, _ = kernels
+    calls = []
+    with observed_by_triton(triton, None, lambda m: calls.append("out")):
+        run(ours)
+    with observed_by_triton(triton, lambda m: calls.append("in"), None):
+        run(ours)
+    assert calls == ["out", "in"]
 
 
 @pytest.mark.parametrize("added_to", ["theirs", "ours"])

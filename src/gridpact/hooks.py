@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from itertools import zip_longest
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -101,9 +102,9 @@ def _registered_with_triton() -> tuple[Observer, ...]:
     """Give the launch hooks in Triton's knobs, a chain a side; 3.3 has a slot a side, at its compiled kernels."""
     triton = sys.modules["triton"]
     holder = triton.knobs.runtime if hasattr(triton, "knobs") else triton.compiler.CompiledKernel
-    enter, exit = _chain(holder.launch_enter_hook), _chain(holder.launch_exit_hook)
-    # A chain calls its exits in reverse, as `launched_under` does.
-    return (*(Observer(hook, None, None) for hook in enter), *(Observer(None, hook, None) for hook in exit))
+    # A tool registers both sides at once; a chain calls its exits in reverse, as `launched_under` does.
+    sides = zip_longest(_chain(holder.launch_enter_hook), _chain(holder.launch_exit_hook))
+    return tuple(Observer(enter, exit, None) for enter, exit in sides)
 
 
 def _chain(hook: Any) -> tuple[Hook, ...]:
