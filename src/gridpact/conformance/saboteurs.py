@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["SABOTEURS", "Saboteur"]
+__all__ = ["SABOTEURS", "Saboteur", "break_process"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,14 @@ SABOTEURS: Final[dict[str, Saboteur]] = {}
 
 _REFERENCE: Final = "gridpact:reference"
 _SYCL: Final = "gridpact:sycl:cpu"
+
+
+def break_process(name: str) -> None:
+    """Break the launcher of a process that is no worker: a program that a case runs."""
+    import gridpact
+
+    device = SABOTEURS[name].subject.partition(":")[2]
+    SABOTEURS[name].break_launcher(SimpleNamespace(opened=gridpact.open_device(device)))
 
 
 def _saboteur(subject: str, *clauses: str) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
@@ -730,6 +738,14 @@ def _compile_without_a_lock(subject: Any) -> None:
     sys.modules[Kernel.__module__].threading = SimpleNamespace(RLock=nullcontext)  # type: ignore[attr-defined]
     original = Kernel.make_compiled
     Kernel.make_compiled = lambda self, *args: make(original, self, *args)  # type: ignore[method-assign]
+
+
+@_saboteur(_SYCL, "THREAD-2")
+def _end_does_not_wait(subject: Any) -> None:
+    """Lets the process end as if no kernel were in flight."""
+    import atexit
+
+    atexit.unregister(subject.opened._end)
 
 
 @_saboteur(_SYCL, "THREAD-2")

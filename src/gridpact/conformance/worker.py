@@ -66,6 +66,7 @@ def _open(name: str, saboteur: str) -> dict[str, Any]:
             from gridpact.conformance.saboteurs import SABOTEURS
 
             SABOTEURS[saboteur].break_launcher(_subject)
+            _subject.saboteur, _subject.broken = saboteur, SABOTEURS[saboteur].clauses
         load_contract()
     except BaseException as error:  # whatever keeps a subject from being asked is its state, told to the run
         return {"ready": False, "reason": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from gridpact.conformance import worker
-from gridpact.conformance.check import POISON, Array, launch, own_rule, poisoned, same
+from gridpact.conformance.check import POISON, Array, launch, own_rule, poisoned, require, same
 from gridpact.conformance.model import Unsupported, Violated, case, clause
 from gridpact.conformance.script import Script
 from gridpact.conformance.subjects import Subject
@@ -281,6 +281,9 @@ _ENDINGS: Final = {
 def _program(subject: Subject, last: str) -> str:
     """Write a program that ends while its kernel runs, where kernels run beside the host."""
     script = Script(subject.language)
+    if "THREAD-2" in subject.broken:  # the launcher of that process is to be broken, too
+        breaking = f"break_process({subject.saboteur!r})"
+        script.write(f"from gridpact.conformance.saboteurs import break_process\n\n{breaking}")
     is_held = "held" in subject.abilities
     source = subject.source("held" if is_held else "passed_on")
     turns = 1 if "{line}" in last else 1_000_000  # threads launch short kernels, many of them
@@ -301,23 +304,45 @@ def _program(subject: Subject, last: str) -> str:
     return "\n".join(line for line in lines if not line.startswith("print(")) + "\n"  # printing may wait
 
 
+def _run(subject: Subject, text: str) -> tuple[str, str]:
+    """Run a program by the subject's Python, and give how it ended and what it printed."""
+    program = Path(tempfile.gettempdir()) / "program-that-ends.py"
+    program.write_text(text)
+    load = f"import runpy; runpy.run_path({worker.__file__!r})['load_package']()"
+    command = [sys.executable, "-c", f"{load}; runpy.run_path({str(program)!r}, run_name='__main__')"]
+    try:
+        ran = subprocess.run(command, capture_output=True, timeout=40, check=False)
+    except subprocess.TimeoutExpired:
+        return "hung: no end in 40 s", ""
+    said = ran.stderr.decode(errors="replace").strip()[-200:]
+    return f"exit code {ran.returncode}" + (f": {said}" if said else ""), ran.stdout.decode().strip()
+
+
 @case("THREAD-2", ending=list(_ENDINGS))
 def program_ends_well(subject: Subject, ending: str) -> None:
-    """A program that ends while a kernel is in flight, or another thread launches, ends as it should, and does end."""
+    """A program that ends while a kernel is in flight, or other threads launch, ends as it should, and does end."""
     last, due, times = _ENDINGS[ending]
-    program = Path(tempfile.gettempdir()) / "program-that-ends.py"
-    program.write_text(_program(subject, last))
-    subject.asked.script.write(program.read_text())
-    load = f"import runpy; runpy.run_path({worker.__file__!r})['load_package']()"
-    run = f"{load}; runpy.run_path({str(program)!r}, run_name='__main__')"
-    for _ in range(times):
-        try:
-            ran = subprocess.run([sys.executable, "-c", run], capture_output=True, timeout=40, check=False)
-            seen = f"exit code {ran.returncode}"
-            seen += "" if ran.returncode == due else f": {ran.stderr.decode(errors='replace').strip()[-200:]}"
-        except subprocess.TimeoutExpired:
-            seen = "hung: no end in 40 s"
-        if seen != f"exit code {due}":
-            break
+    text = _program(subject, last)
+    subject.asked.script.write(text)
+    ended = [_run(subject, text)[0] for _ in range(times)]
     with own_rule(subject):
-        same(subject, f"how a program ends ({ending})", f"exit code {due}", seen)
+        for seen in ended:
+            same(
+                subject,
+                f"how a program ends ({ending})",
+                f"exit code {due}",
+                seen if due == 0 else seen[: len("exit code 0")],
+            )
+
+
+@case("THREAD-2")
+def kernel_in_flight_is_done_before_its_memory_goes(subject: Subject) -> None:
+    """A program that ends while a kernel is in flight waits for it: what runs after our own end sees what it wrote."""
+    if not subject.is_own:
+        raise Unsupported("that the end waits for kernels is our own way not to crash")
+    require(subject, "held")
+    # Registered before the device is opened, so called after the device's own end.
+    look = "import atexit\n\natexit.register(lambda: print(seen[0]))\n"
+    text = look + _program(subject, "")
+    subject.asked.script.write(text)
+    same(subject, "how it ends, and what it prints at last", str(("exit code 0", "7")), str(_run(subject, text)))

@@ -145,6 +145,8 @@ class Subject(ABC):
         Threads of a warp where there is one number of them; None where it is an option or means nothing.
     streams
         Kind -> how streams of this kind are made; the first is the usual one.
+    saboteur, broken
+        The saboteur that has broken it, if one has, and the clauses that it breaks.
     asked
         Notes of the running case; renewed for each.
     """
@@ -164,6 +166,8 @@ class Subject(ABC):
     runs: bool = True
     lanes: int | None = None
     streams: Mapping[str, Callable[[], Stream]] = {}
+    saboteur: str = ""
+    broken: frozenset[str] = frozenset()
     asked: Asked
 
     def __init__(self) -> None:
