@@ -244,6 +244,8 @@ class Script:
         """Write how memory of a stream's library is made."""
         name = self._new("memory")
         self._memory[name] = memory
+        if text:
+            self._parts.append(f"from {type(memory).__module__} import {type(memory).__name__}")
         self._parts.append(f"{name} = {text.format(self._stream(stream)) or 'object()'}")
 
     def begun(self, memory: np.ndarray[Any, Any]) -> None:

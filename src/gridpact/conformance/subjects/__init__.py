@@ -299,7 +299,7 @@ class Subject(ABC):
 
     def memory(self, stream: Stream) -> tuple[Any, np.ndarray[Any, Any]]:
         """Give an integer of memory whose library launches on a stream: as an argument, and as an array."""
-        memory, array = stream.memory(1)
+        memory, array = stream.memory()
         self.asked.script.memory(memory, stream.given, stream.remembered)
         return memory, array
 

@@ -26,7 +26,7 @@ class Stream(ABC):
         The stream as its library's users hold it.
     imported, made, current_text, recorded, waited, ended, remembered
         How a program makes one, launches inside it, marks it with an event, lets it wait for one, waits for what was
-        launched on it, and makes memory whose library launches on it; `{}` is its name.
+        launched on it, and makes memory of this module whose library launches on it; `{}` is its name.
     """
 
     imported: str = ""
@@ -54,8 +54,8 @@ class Stream(ABC):
     def wait(self) -> None:
         """Wait until all that was launched on it is complete."""
 
-    def memory(self, count: int) -> tuple[Any, np.ndarray[Any, Any]]:
-        """Give memory whose library launches on this stream if no other is named: as an argument, and as an array."""
+    def memory(self) -> tuple[Any, np.ndarray[Any, Any]]:
+        """Give an integer of memory whose library launches on this stream if no other is named, also as an array."""
         raise NotImplementedError
 
 
@@ -88,7 +88,7 @@ class DpctlQueue(Stream):
     imported = _DPCTL
     made = "dpctl.SyclQueue('opencl:cpu', property='in_order')"
     recorded, waited, ended = "{}.submit_barrier()", "{}.submit_barrier([event])", "{}.wait()"
-    remembered = "__import__('gridpact.conformance.subjects.streams', fromlist=['Usm']).Usm(1, {})"
+    remembered = "Usm({})"
 
     def __init__(self) -> None:
         import dpctl
@@ -107,28 +107,28 @@ class DpctlQueue(Stream):
         """Wait for it."""
         self.queue.wait()
 
-    def memory(self, count: int) -> tuple[Any, np.ndarray[Any, Any]]:
+    def memory(self) -> tuple[Any, np.ndarray[Any, Any]]:
         """Give USM of the queue."""
-        memory = Usm(count, self.queue)
+        memory = Usm(self.queue)
         return memory, memory.array
 
 
 class Usm:
-    """USM of a queue of dpctl's as 32-bit integers, all 0: dpctl's own objects are bytes."""
+    """USM of a queue of dpctl's as one 32-bit integer, 0: dpctl's own objects are bytes."""
 
     dtype = np.dtype("i4")
 
-    def __init__(self, count: int, queue: Any) -> None:
+    def __init__(self, queue: Any) -> None:
         from dpctl.memory import MemoryUSMShared
 
-        self.memory = MemoryUSMShared(4 * count, queue=queue)
+        self.memory = MemoryUSMShared(4, queue=queue)
         self.array = np.asarray(self.memory).view("i4")
         self.array[:] = 0
 
     @property
     def __sycl_usm_array_interface__(self) -> dict[str, Any]:
         bare = self.memory.__sycl_usm_array_interface__
-        return {**bare, "typestr": "<i4", "shape": (bare["shape"][0] // 4,), "strides": None}
+        return {**bare, "typestr": "<i4", "shape": (1,), "strides": None}
 
     def __repr__(self) -> str:
         return f"Usm({self.array})"
@@ -183,9 +183,9 @@ class TorchXpu(DpctlQueue):
             if before is not None:
                 sys.modules["torch"] = before
 
-    def memory(self, count: int) -> tuple[Any, np.ndarray[Any, Any]]:
+    def memory(self) -> tuple[Any, np.ndarray[Any, Any]]:
         """Give what stands in for a tensor; whose stream is current decides where it is launched on."""
-        array = np.zeros(count, "i4")
+        array = np.zeros(1, "i4")
         return TorchTensor(array, "xpu", 0), array
 
 
