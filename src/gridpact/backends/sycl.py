@@ -24,7 +24,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from pathlib import Path
 from typing import Any, Final, ParamSpec, Protocol, TypeVar, cast
 
@@ -556,24 +556,22 @@ def _runtime() -> tuple[_Route, list[_Found]]:
     for name in _LIBRARIES:
         ctypes.CDLL(str(folder / name))
     route: _Route = _Native(header.parent.parent, folder) if native.compiler() else _Dpctl(folder)
-    os.register_at_fork(after_in_child=_after_fork)
+    libc = ctypes.CDLL(None)  # looked up now: a child may find the linker's lock held by a thread that is gone
+    os.register_at_fork(after_in_child=partial(_after_fork, libc.on_exit, libc._exit))
     return route, route.devices()
 
 
 _is_forked = False
 
 
-_libc: Final = ctypes.CDLL(None)
-
-
-def _after_fork() -> None:
+def _after_fork(on_exit: Callable[..., int], leave: Callable[..., None]) -> None:
     """Refuse the runtime in a child, and let it leave without the runtime's own end, which may wait for lost threads.
 
     glibc calls what `on_exit` was given last first, before destructors of libraries, and with the exit code.
     """
     global _is_forked
     _is_forked = True
-    _libc.on_exit(_libc._exit, None)
+    on_exit(leave, None)
 
 
 def _check_process(name: str) -> None:
