@@ -530,3 +530,67 @@ def test_memory_whose_library_names_no_queue_is_refused(kernels):
     memory = dpctl.memory.MemoryUSMShared(16, queue=dpctl.SyclQueue("opencl:cpu"))
     with pytest.raises(gridpact.ContractError, match=r"names no queue of\. Copy it\. \[DEVICE-1\]"):
         copy[1](OfAContext(memory), zeros())
+
+
+class Kept(np.ndarray):
+    """Memory whose end is told, and may do things."""
+
+    def __del__(self):
+        for call in getattr(self, "calls", ()):
+            call()
+
+
+def test_memory_of_a_launch_may_launch_when_it_goes(kernels):
+    """What a launch has kept alive is the user's: dropping it may launch and wait on the same stream."""
+    _, copy = kernels
+    stream = gridpact.Stream("sycl:cpu")
+    source, last = np.full(1, 5, np.int32), zeros()
+    target = zeros().view(Kept)
+    target.calls = [lambda: gridpact.synchronize(stream), lambda: copy[1](source, last, stream=stream)]
+    copy[1](source, target, stream=stream)
+    del target
+    gridpact.synchronize(stream)
+    gridpact.synchronize(stream)
+    assert last[0] == 5
+
+
+def test_memory_of_a_launch_that_is_interrupted_outlives_its_kernel(kernels, monkeypatch):
+    hold, _ = kernels
+    device = gridpact.open_device("sycl:cpu")
+    stream = gridpact.Stream("sycl:cpu")
+    flag, out, ends = zeros(), zeros().view(Kept), []
+    hold.warmup(flag, out)
+    out.calls = [lambda: ends.append(int(flag[0]))]
+    submit = type(device)._submit
+
+    def interrupted(self, desc):
+        submit(self, desc)
+        wait_for_start(flag)
+        threading.Timer(0.05, lambda: flag.__setitem__(0, 1)).start()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(device), "_submit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        hold[1](flag, out, stream=stream)
+    assert out[0] == 1  # it was waited for
+    del out
+    assert ends == [1]
+
+
+def test_queues_of_others_that_come_and_go_are_let_go(kernels):
+    import gc
+    import weakref
+
+    import dpctl
+
+    _, copy = kernels
+    alive = []
+    for _ in range(20):
+        queue = dpctl.SyclQueue("opencl:cpu", property="in_order")
+        target = zeros().view(Kept)
+        copy[1](np.full(1, 5, np.int32), target, stream=queue)
+        queue.wait()
+        alive.append(weakref.ref(target))
+        del queue, target
+    gc.collect()
+    assert len([ref for ref in alive if ref() is not None]) <= 2

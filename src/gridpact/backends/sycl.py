@@ -22,7 +22,7 @@ import time
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial, wraps
 from pathlib import Path
@@ -553,15 +553,21 @@ def _runtime() -> tuple[_Route, list[_Found]]:
     drivers = [path for path in os.environ.get("OCL_ICD_FILENAMES", "").split(":") if path]
     if str(driver) not in drivers:
         os.environ["OCL_ICD_FILENAMES"] = ":".join([*drivers, str(driver)])
+    _watch_forks()
     for name in _LIBRARIES:
         ctypes.CDLL(str(folder / name))
     route: _Route = _Native(header.parent.parent, folder) if native.compiler() else _Dpctl(folder)
-    libc = ctypes.CDLL(None)  # looked up now: a child may find the linker's lock held by a thread that is gone
-    os.register_at_fork(after_in_child=partial(_after_fork, libc.on_exit, libc._exit))
     return route, route.devices()
 
 
 _is_forked = False
+
+
+@lru_cache(maxsize=1)
+def _watch_forks() -> None:
+    """Tell children from now on: one that is forked while the runtime is being opened has half of it."""
+    libc = ctypes.CDLL(None)  # looked up now: a child may find the linker's lock held by a thread that is gone
+    os.register_at_fork(after_in_child=partial(_after_fork, libc.on_exit, libc._exit))
 
 
 def _after_fork(on_exit: Callable[..., int], leave: Callable[..., None]) -> None:
@@ -667,7 +673,7 @@ def _free_with(owner: object, free: Callable[[_Handle], None], handle: _Handle) 
     """Free a handle when its owner is gone; not at exit, when threads and kernels may be using it."""
 
     def freed() -> None:
-        if _gate.enter():
+        if not _is_forked and _gate.enter():
             try:
                 free(handle)
             finally:
@@ -916,19 +922,26 @@ class SyclDevice:
 
     @_gated
     def launch(self, desc: LaunchDesc) -> None:
-        with self._lock if desc.stream.is_fenced else nullcontext():  # nobody's launch gets between the two barriers
-            if desc.stream.is_fenced:
-                self.record(desc.stream)
-            event = self._submit(desc)
-            if desc.stream.is_fenced:
-                self.record(desc.stream)
-        if desc.is_waited_for or _gate.is_shut:  # nobody would wait for a launch that is made while the process ends
-            event.wait()
-            return
         handle = desc.stream.handle
         with self._lock:
-            self._flights[handle].append(_Flight(event, (*desc.keep, desc.kernel, desc.stream.keep)))
-        self._let_go([handle])
+            is_new = handle not in self._flights
+        try:
+            with self._lock if desc.stream.is_fenced else nullcontext():  # no other launch between the two barriers
+                if desc.stream.is_fenced:
+                    self.record(desc.stream)
+                event = self._submit(desc)
+                if desc.stream.is_fenced:
+                    self.record(desc.stream)
+            if desc.is_waited_for or _gate.is_shut:  # nobody would wait for a launch that is made as the process ends
+                event.wait()
+                return
+            with self._lock:
+                self._flights[handle].append(_Flight(event, (*desc.keep, desc.kernel, desc.stream.keep)))
+        except BaseException:  # an interrupt, too: what was submitted uses memory that is about to be dropped
+            with suppress(BackendError):
+                self.route.wait_queue(handle)
+            raise
+        self._let_go(list(self._flights) if is_new else [handle])  # on a new stream: of streams that came before, too
 
     def _submit(self, desc: LaunchDesc) -> _Event:
         ranges = ranges_zyx(desc.x, desc.y, desc.z, desc.threads)
@@ -937,13 +950,15 @@ class SyclDevice:
 
     def _let_go(self, handles: Sequence[_Handle]) -> None:
         """Let go of what launches that are complete have kept alive, queues among it."""
+        over: list[_Flight] = []  # dropped after the lock is: destructors are the users' code, and may launch
         with self._lock:
             for handle in handles:
-                flights = self._flights.get(handle, deque())
-                while flights and _is_over(flights[0]):
-                    flights.popleft()
-                if not flights:
-                    self._flights.pop(handle, None)
+                flights = self._flights.get(handle)
+                while flights and _is_over(first := flights[0]):
+                    if flights and flights[0] is first:  # nobody got in between
+                        over.append(flights.popleft())
+                if flights is not None and not flights and self._flights.get(handle) is flights:
+                    del self._flights[handle]
 
     @_gated
     def synchronize(self, stream: object = None) -> None:
@@ -960,7 +975,7 @@ class SyclDevice:
                 errors.append(error)
         if ref is not None:
             self.route.wait_queue(ref.handle)  # also what others put there
-        self._let_go(handles)
+        self._let_go(list(self._flights))
         if errors:
             raise errors[0]
 
