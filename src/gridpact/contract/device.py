@@ -55,10 +55,10 @@ def _own(subject: Subject) -> Any:
 def _device_of_launch(subject: Subject, program: str, *args: Any, **options: Any) -> str:
     """Launch by the kernel itself, which no device was named for, and give the name of the device."""
     kernel = subject.kernel(program).kernel
-    subject.show(program, kernel, 1, args, options)
+    subject.show(program, kernel, (1,), args, options)
     subject.asked.alive.append(args)
     try:
-        return str(kernel[1](*args, **options).device.name)
+        return str(kernel[(1,)](*args, **options).device.name)
     except LaunchError as error:
         raise Violated(subject.asked.script.line, "a launch", f"{type(error).__name__}: {error}") from error
 
@@ -118,7 +118,7 @@ def stream_of_another_device_than_the_memorys_is_refused(subject: Subject, on: s
 
     def ask(seen: Array) -> None:
         with subject.on(stream) if on == "torch_xpu" else nullcontext():
-            kernel[1](target, source, stream=elsewhere)
+            kernel[(1,)](target, source, stream=elsewhere)
 
     check_refused(subject, ValueError, "STREAM-5", ask, names="stream", memory=written, count=_one)
 
@@ -153,7 +153,7 @@ def memory_of_a_device_is_refused_elsewhere(subject: Subject, on: str) -> None:
 
     def ask(seen: Array) -> None:
         with subject.on(stream) if on == "torch_xpu" else nullcontext():
-            kernel[1](target, source, device=other)
+            kernel[(1,)](target, source, device=other)
 
     refusal = check_refused(subject, ValueError, "DEVICE-1", ask, names="'seen'", memory=written, count=_one)
     same(subject, "devices that the error names", [True, True], [own in str(refusal), other in str(refusal)])

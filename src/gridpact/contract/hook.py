@@ -238,44 +238,38 @@ def metadata_function_cannot_steer(subject: Subject) -> None:
         check_coordinates(subject, (3, 2, 1), (3, 2, 1), kernel=kernel)
 
 
-def _steering(subject: Subject, how: str) -> tuple[Hook, Hook]:
-    """Give an enter and an exit hook that try to steer the launch between them, or the next one."""
-    if how in ("that_change_the_stream", "that_change_the_device"):
-        opened: list[AbstractContextManager[Any]] = []
+def _steering(subject: Subject, how: str, undone: ExitStack) -> tuple[Hook, Hook]:
+    """Give an enter and an exit hook that try to steer the launch; what they leave behind is undone after it."""
+    import gridpact
 
-        def enter(metadata: Any) -> None:
-            import gridpact
+    def enter_stream(metadata: Any) -> None:
+        undone.enter_context(_beside(subject, "side"))
 
-            is_stream = how == "that_change_the_stream"
-            opened.append(_beside(subject, "side") if is_stream else gridpact.device(another_device(subject)))
-            opened[-1].__enter__()
+    def enter_device(metadata: Any) -> None:
+        undone.enter_context(gridpact.device(another_device(subject)))
 
-        return enter, lambda metadata: opened.pop().__exit__(None, None, None)
-    if how == "that_launch":
+    def add_hooks(metadata: Any) -> None:
+        undone.enter_context(subject.observed(_look, None))
 
-        def another(metadata: Any) -> None:
-            kernel = subject.kernel("counted")
-            if not opened_launches:
-                opened_launches.append(kernel)
-                kernel[1, 1, 1](subject.tensor(np.zeros(1, "i4")))
-                opened_launches.clear()
+    def remove_hooks(metadata: Any) -> None:
+        undone.close()
 
-        opened_launches: list[Any] = []
-        return another, another
-    if how == "that_add_and_remove_hooks":
-        registered = ExitStack()
+    launching: list[Any] = []
 
-        def adding(metadata: Any) -> None:
-            registered.close()
-            registered.enter_context(subject.observed(_look, None))
+    def launch_another(metadata: Any) -> None:
+        if not launching:  # it is called for the launch that it makes, too
+            launching.append(subject.kernel("counted"))
+            launching[0][1, 1, 1](subject.tensor(np.zeros(1, "i4")))
+            launching.clear()
 
-        def removing(metadata: Any) -> None:
-            registered.close()
-
-        return adding, removing
-    if how == "that_raise":
-        return _ignore, _raise
-    return _WATCHERS[how], _WATCHERS[how]
+    sides: dict[str, tuple[Hook, Hook]] = {
+        "that_change_the_stream": (enter_stream, _ignore),
+        "that_change_the_device": (enter_device, _ignore),
+        "that_launch": (launch_another, launch_another),
+        "that_add_and_remove_hooks": (add_hooks, remove_hooks),
+        "that_raise": (_ignore, _raise),
+    }
+    return sides[how] if how in sides else (_WATCHERS[how], _WATCHERS[how])
 
 
 _HOSTILE: Final = [
@@ -302,7 +296,8 @@ def launch_record_is_the_same_field_by_field(subject: Subject, hooks: str, strea
     here: AbstractContextManager[Any] = nullcontext()
     if hooks == "that_change_the_device":
         kernel, here = kernel.kernel, gridpact.device(subject.opened.name)  # type: ignore[attr-defined]
-    enter, exit = _steering(subject, hooks)
+    undone = ExitStack()
+    enter, exit = _steering(subject, hooks, undone)
     seen = np.zeros(64, "i4")  # the same memory in each launch: its address is a field
     outcomes: list[tuple[list[dict[str, Any]], list[int]]] = []
     with here, _beside(subject, stream):
@@ -311,7 +306,7 @@ def launch_record_is_the_same_field_by_field(subject: Subject, hooks: str, strea
             records: list[dict[str, Any]] = []
             with subject.recording(records), subject.observed(enter, exit) if watched else nullcontext():
                 for grid in ((3, 2, 1), (2, 1, 1)):
-                    with suppress(HookError, ValueError) if hooks == "that_raise" else nullcontext():
+                    with undone, suppress(HookError, ValueError) if hooks == "that_raise" else nullcontext():
                         subject.launch("coordinates", grid, seen, 3, 2, kernel=kernel)
             launched = [record for record in records if record["grid"] != (1, 1, 1)]  # without those of a hook
             outcomes.append((launched, seen.tolist() if subject.runs else []))
