@@ -106,3 +106,11 @@ def test_metadata_that_a_launch_would_drop_is_refused(sycl, field, value, is_ref
     ) as caught:
         check_fields({field: value}, device, "'k'")
     assert (caught.value.clause, caught.value.capability) == ("META-2", field)
+
+
+def test_each_field_that_is_not_done_is_asked():
+    """The clause's own list of such fields leaves none of the device's table out."""
+    from gridpact.backends import sycl
+    from gridpact.contract import meta
+
+    assert {name for name, field in sycl.FIELDS.items() if field.policy == "default only"} <= set(meta._FIELDS)

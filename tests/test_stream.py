@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import gridpact
+from gridpact.conformance.subjects.streams import TorchStream, TorchTensor
 from gridpact.stream import current_stream
 
 
@@ -299,29 +300,8 @@ def test_own_stream_out_of_order_keeps_none(sycl):
 # -- streams of torch
 
 
-class TorchStream:
-    """A stream as torch has them for XPU: `sycl_queue` is the address of a queue."""
-
-    def __init__(self, queue):
-        self.queue = queue
-
-    @property
-    def sycl_queue(self):
-        return self.queue.addressof_ref()
-
-
-TorchStream.__module__ = "torch.xpu.streams"
-
-
-class XpuTensor:
-    """A tensor of torch's on an XPU, as far as a launch looks at it."""
-
-    def __init__(self, array, index=0):
-        self.array, self.dtype = array, f"torch.{array.dtype}"
-        self.device = types.SimpleNamespace(type="xpu", index=index)
-
-    def data_ptr(self):
-        return self.array.ctypes.data
+def xpu_tensor(array):
+    return TorchTensor(array, "xpu", 0)
 
 
 @pytest.fixture(params=["by raw handle", "by stream object"])
@@ -348,7 +328,7 @@ def test_tensors_of_torch_go_to_its_current_stream(kernels, torch_xpu):
         for queue in (*queues, queues[0]):
             torch.current = queue  # torch's user goes to another stream: nothing remembers the one before
             source, target = np.full(1, 7, np.int32), zeros()
-            copy[1](XpuTensor(source), XpuTensor(target), device="sycl:cpu")
+            copy[1](xpu_tensor(source), xpu_tensor(target), device="sycl:cpu")
             queue.wait()
             assert target[0] == 7
     assert used == [(queue.addressof_ref(), "sycl:cpu") for queue in (*queues, queues[0])]
@@ -359,7 +339,7 @@ def test_launch_follows_tensors_of_torch_to_their_device(kernels, torch_xpu):
     _, copy = kernels
     source, target = np.full(1, 7, np.int32), zeros()
     with gridpact.device("reference"):
-        compiled = copy[1](XpuTensor(source), XpuTensor(target))
+        compiled = copy[1](xpu_tensor(source), xpu_tensor(target))
     queues[0].wait()
     assert (compiled.device.name, target[0]) == ("sycl:cpu", 7)
 

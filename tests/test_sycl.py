@@ -60,6 +60,18 @@ ADD = """
         print("right on", backends.open_device("sycl:cpu").route.name)
 """
 
+# A kernel that says that it runs, and waits for a flag.
+HOLD = """
+    @gridpact.jit
+    def hold(flag):
+        tl.store(flag + 1, 1)
+        turn = 0
+        while (tl.atomic_add(flag, 0) == 0) & (turn < 60_000_000):
+            turn += 1
+
+    flag = np.zeros(2, np.int32)
+"""
+
 
 def test_device_reports_its_limits(cpu):
     assert cpu.limits.programs == (2**31 - 1,) * 3
@@ -387,17 +399,10 @@ def test_forked_child_leaves_with_its_own_exit_code(sycl, tmp_path, is_held):
     """Also while a kernel of its parent is in flight: the runtime would wait for threads that did not come along."""
     program = (
         ADD
+        + HOLD
         + f"""
     import os, sys
 
-    @gridpact.jit
-    def hold(flag):
-        tl.store(flag + 1, 1)
-        turn = 0
-        while (tl.atomic_add(flag, 0) == 0) & (turn < 60_000_000):
-            turn += 1
-
-    flag = np.zeros(2, np.int32)
     if {is_held}:
         hold[1](flag, stream=gridpact.Stream("sycl:cpu"))
         while not flag[1]:
@@ -501,17 +506,10 @@ def test_launch_of_an_exit_function_is_waited_for(sycl, tmp_path):
 def test_event_in_a_forked_child_says_why(sycl, tmp_path):
     program = (
         ADD
+        + HOLD
         + """
     import os
 
-    @gridpact.jit
-    def hold(flag):
-        tl.store(flag + 1, 1)
-        turn = 0
-        while (tl.atomic_add(flag, 0) == 0) & (turn < 60_000_000):
-            turn += 1
-
-    flag = np.zeros(2, np.int32)
     stream = gridpact.Stream("sycl:cpu")
     hold[1](flag, stream=stream)
     event = stream.record()

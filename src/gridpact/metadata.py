@@ -26,6 +26,7 @@ __all__ = [
     "lacking_resources",
     "nearest_name",
     "option_table",
+    "policy_of",
     "power_of_two",
     "resolve_options",
 ]
@@ -249,6 +250,12 @@ def resolve_options(given: Mapping[str, Any], table: Mapping[str, Option], devic
     return resolved
 
 
+def policy_of(name: str, device: Device) -> Option | None:
+    """Give what becomes of a metadata field on a device, by its options or its other fields; None if neither has it."""
+    option = device.options.get(name)
+    return option if option is not None and option.is_known else device.fields.get(name, option)
+
+
 def check_fields(fields: Mapping[str, Any], device: Device, subject: str) -> None:
     """Refuse a binary whose metadata, after compilation, asks for what the device does not do (META-2).
 
@@ -267,7 +274,7 @@ def check_fields(fields: Mapping[str, Any], device: Device, subject: str) -> Non
         META-2: a launch would drop it in silence.
     """
     for name, value in fields.items():
-        option = device.options.get(name) or device.fields.get(name) or _UNHEARD_OF
+        option = policy_of(name, device) or _UNHEARD_OF
         plain = tuple(value) if isinstance(value, list) else value  # JSON of Triton's cache knows no tuples
         is_empty = plain is None or (option is _UNHEARD_OF and not plain)
         is_default = plain == option.default and isinstance(plain, bool) == isinstance(option.default, bool)

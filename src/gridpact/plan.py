@@ -31,6 +31,7 @@ from gridpact.metadata import (
     lacking_resources,
     nearest_name,
     option_table,
+    policy_of,
     power_of_two,
     resolve_options,
 )
@@ -396,10 +397,8 @@ def _compiled(asked: Asked, platform: _Platform, options: Mapping[str, Any]) -> 
 
 
 def _field(name: str, value: object, platform: _Platform) -> Field:
-    option = platform.options.get(name)
+    option = policy_of(name, platform.device)
     if option is None or not option.is_known:
-        option = platform.fields.get(name)
-    if option is None:
         return Field(name, value, "unknown", "no table of gridpact has it")
     return Field(name, value, option.policy, option.reason)
 

@@ -6,6 +6,7 @@ Each check leaves a note of what was asked, due and seen; a case that made no ch
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ __all__ = [
     "has_run",
     "launch",
     "limits_of",
+    "on_new_thread",
     "own_rule",
     "poisoned",
     "require",
@@ -172,6 +174,25 @@ def submit(subject: Subject, program: str, grid: object, *args: object, **option
     """Make a valid launch and do not wait for it; one that fails is a violation."""
     with _is_valid(program, grid, options):
         return subject.submit(program, grid, *args, **options)
+
+
+def on_new_thread(asked: str, call: Callable[[], object]) -> None:
+    """Make a call on a thread of its own and wait for it; an error there is a violation, or the case's verdict."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:  # told on the thread of the case
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    for error in failed:
+        if isinstance(error, (Violated, Unsupported, Unimplemented)):
+            raise error
+        raise Violated(asked, "a launch on a new thread", f"{type(error).__name__}: {error}") from error
 
 
 @contextmanager

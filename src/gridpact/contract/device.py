@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -15,6 +14,7 @@ from gridpact.conformance.check import (
     another_device,
     check_coordinates,
     check_refused,
+    on_new_thread,
     own_rule,
     poisoned,
     require,
@@ -210,26 +210,6 @@ def memory_out_of_reach_is_refused(subject: Subject, owner: str, argument: str) 
 # ---------------------------------------------------------------------------------------------------------- DEVICE-2
 
 
-def _on_new_threads(asked: str, calls: list[Callable[[], None]]) -> None:
-    """Make each call on a thread of its own, one after another; one that fails is a violation."""
-    failed: list[BaseException] = []
-
-    def run(call: Callable[[], None]) -> None:
-        try:
-            call()
-        except BaseException as error:  # told on the thread of the case
-            failed.append(error)
-
-    for call in calls:
-        thread = threading.Thread(target=run, args=(call,))
-        thread.start()
-        thread.join()
-        if isinstance(failed[-1] if failed else None, (Violated, Unsupported)):
-            raise failed[-1]
-        if failed:
-            raise Violated(asked, "a launch on a new thread", f"{type(failed[0]).__name__}: {failed[0]}")
-
-
 _GRID = (2, 7, 1)
 
 
@@ -243,7 +223,8 @@ def new_thread_launches(subject: Subject, first: str, threads: int) -> None:
     def call() -> None:
         check_coordinates(subject, _GRID, _GRID, kernel=kernel)
 
-    _on_new_threads(f"coordinates[{_GRID}] on a new thread", [call] * threads)
+    for _ in range(threads):
+        on_new_thread(f"coordinates[{_GRID}] on a new thread", call)
 
 
 @case("DEVICE-2", how=["current", "option"])
@@ -261,7 +242,7 @@ def new_thread_launches_on_a_stream(subject: Subject, how: str) -> None:
             submit(subject, "passed_on", (1,), seen, np.full(1, 5, "i4"), **options)
         subject.wait(stream)
 
-    _on_new_threads("a launch on a stream, on a new thread", [call])
+    on_new_thread("a launch on a stream, on a new thread", call)
     same(subject, "what a launch on a stream of another thread wrote", 5, int(seen[0]))
 
 
@@ -274,5 +255,5 @@ def kernel_of_a_thread_that_ended_launches(subject: Subject) -> None:
         made.append(subject.kernel("coordinates", fresh=True))
         check_coordinates(subject, _GRID, _GRID, kernel=made[0])
 
-    _on_new_threads("a first launch on a new thread", [make])
+    on_new_thread("a first launch on a new thread", make)
     check_coordinates(subject, _GRID, _GRID, kernel=made[0])

@@ -24,6 +24,7 @@ from gridpact.conformance.model import Unguarded, Unsupported, Violated, case, c
 from gridpact.conformance.subjects import Observed, Subject
 from gridpact.errors import UnsupportedError
 from gridpact.jit import CompiledKernel
+from gridpact.metadata import policy_of
 
 clause(
     "META-1",
@@ -402,7 +403,7 @@ def every_field_has_a_policy(subject: Subject) -> None:
     device = _own_device(subject)
     compiled = launch(subject, "shared_coordinates", (1,), poisoned(7), 1, 1)
     for name in compiled.metadata.fields:
-        found = device.options.get(name) or device.fields.get(name)
+        found = policy_of(name, device)
         is_told = found is not None and found.is_known and (found.policy == "applied" or bool(found.reason))
         same(subject, f"{name} has a policy, and a reason if it is not applied", True, is_told)
 

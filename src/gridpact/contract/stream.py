@@ -17,6 +17,7 @@ from gridpact.conformance.check import (
     Array,
     check_refused,
     launch,
+    on_new_thread,
     own_rule,
     poisoned,
     require,
@@ -222,20 +223,14 @@ def nothing_remembers_an_older_stream(subject: Subject, path: str) -> None:
 
     def launch_on(stream: Stream | None) -> Array:
         seen = poisoned(1)
-        if path != "thread":
+
+        def call() -> None:
             _submit(subject, "current", stream, "passed_on", seen, _source(6), kernel=bound)
-            return seen
-        failed: list[BaseException] = []
 
-        def on_a_thread() -> None:
-            try:
-                _submit(subject, "current", stream, "passed_on", seen, _source(6), kernel=bound)
-            except BaseException as error:
-                failed.append(error)
-
-        _run(on_a_thread)
-        if failed:
-            raise Violated(subject.asked.script.line, "a launch", f"{type(failed[0]).__name__}: {failed[0]}")
+        if path == "thread":
+            on_new_thread("a launch on a new thread", call)
+        else:
+            call()
         return seen
 
     with _holding(subject, "current", a) as held:
@@ -258,12 +253,6 @@ class _Bound:
 
     def __getitem__(self, grid: object) -> Callable[..., Any]:
         return self.bound
-
-
-def _run(call: Callable[[], None]) -> None:
-    thread = threading.Thread(target=call)
-    thread.start()
-    thread.join()
 
 
 @case("STREAM-1")
@@ -362,7 +351,9 @@ def current_stream_is_of_its_thread(subject: Subject) -> None:
     found: list[Array] = []
     with _holding(subject, "current", a) as held:
         with subject.on(a):
-            _run(lambda: found.append(_pass_on(subject, "current", None, _source(4))))
+            on_new_thread(
+                "a launch on a new thread", lambda: found.append(_pass_on(subject, "current", None, _source(4)))
+            )
         subject.wait_default()
         same(subject, "what another thread's launch wrote while A is held", [4], _numbers(*found))
         _check_held(subject, held)
