@@ -530,3 +530,15 @@ def test_event_in_a_forked_child_says_why(sycl, tmp_path):
     )
     ran = run_program(tmp_path, program)
     assert (ran.returncode, ran.stdout) == (0, "True\nTrue\nFalse\n"), ran.stderr
+
+
+def test_what_the_end_of_the_process_asks_to_free_is_kept_while_it_is_used(monkeypatch):
+    called = []
+    monkeypatch.setattr(backend.weakref, "finalize", lambda owner, call: called.append(call))
+    freed, owner = [], type("Owner", (), {})()
+    backend._free_with(owner, freed.append, 7)
+    called[0]()  # as `atexit` does it, whatever a thread is at
+    assert freed == []
+    del owner
+    called[0]()
+    assert freed == [7]

@@ -671,15 +671,16 @@ def ranges_zyx(x: int, y: int, z: int, threads: int) -> tuple[tuple[int, int, in
 
 def _free_with(owner: object, free: Callable[[_Handle], None], handle: _Handle) -> None:
     """Free a handle when its owner is gone; not at exit, when threads and kernels may be using it."""
+    alive = weakref.ref(owner)
 
     def freed() -> None:
-        if not _is_forked and _gate.enter():
+        if alive() is None and not _is_forked and _gate.enter():  # at exit it is called with its owner still alive
             try:
                 free(handle)
             finally:
                 _gate.leave()
 
-    weakref.finalize(owner, freed).atexit = False
+    weakref.finalize(owner, freed)
 
 
 @dataclass
