@@ -11,14 +11,15 @@ NEEDED_MB := $(if $(HAS_SYCL),2900,400)
 
 BIN := .venv/bin
 
-.PHONY: verify verify-upstream test lint versions evidence findings setup clean
+.PHONY: verify verify-upstream verify-gpu test lint versions evidence findings setup clean
 
-# Launchers of others, each in the environment that it needs: upstream Triton's C launcher on a driver that only keeps
-# what it is asked, its interpreter, and Intel's launcher on the CPU. What they run on different threads at once
+# Launchers in the environments that they need: upstream Triton's C launcher, and ours, on a CUDA driver that only keeps
+# what it is asked, Triton's interpreter, and Intel's launcher on the CPU. What they run on different threads at once
 # (THREAD-1) is left out: it flips from run to run.
-UPSTREAM := $(foreach v,3-6-0 3-9-0,triton:cuda:fake@.nox/upstream-triton-$(v) triton:interpreter@.nox/upstream-triton-$(v))
-UPSTREAM += $(if $(HAS_SYCL),intel:launcher)
-CLAUSES := GRID-* STREAM-* DEVICE-* META-* ARG-* SPEC-* KEY-* HOOK-* THREAD-2
+UPSTREAM := $(foreach v,3-6-0 3-9-0,$(addsuffix @.nox/upstream-triton-$(v),triton:cuda:fake gridpact:cuda:fake \
+	triton:interpreter))
+UPSTREAM += $(if $(HAS_SYCL),gridpact:cuda:fake intel:launcher)
+CLAUSES := GRID-* STREAM-* DEVICE-* CAPTURE-1 META-* ARG-* SPEC-* KEY-* HOOK-* THREAD-2
 ASK_UPSTREAM = $(BIN)/gridpact verify $(addprefix -s ,$(UPSTREAM)) $(foreach c,$(CLAUSES),-c '$(c)')
 
 verify: setup
@@ -27,6 +28,16 @@ verify: setup
 verify-upstream: setup
 	$(BIN)/nox --session upstream --install-only
 	$(ASK_UPSTREAM)
+
+# On a machine with an NVIDIA GPU, whose own Python has torch, Triton, cuda-bindings, pytest, typer, rich and setuptools:
+# our launcher and Triton's, side by side, then the tests that need a GPU. Nothing is downloaded.
+GPU_PYTHON ?= python3
+GPU_RECORDS ?=
+
+verify-gpu:
+	$(GPU_PYTHON) -m pip install --quiet --no-build-isolation --no-deps --editable .
+	$(GPU_PYTHON) -m gridpact verify -s gridpact:cuda:0 -s triton:active $(if $(GPU_RECORDS),--json $(GPU_RECORDS))
+	$(GPU_PYTHON) -m pytest -m gpu --require-device=cuda:0
 
 test: setup
 	$(BIN)/python -m pytest -n auto -m "not slow and not gpu" $(if $(HAS_SYCL),--require-device=sycl:cpu)

@@ -11,8 +11,10 @@ nox.options.error_on_missing_interpreters = True
 @nox.parametrize("triton", ["3.6.0", "3.9.0"])
 def upstream(session, triton):
     """Compile with upstream Triton, and launch up to the driver call: the toolchain is the same for 3.3 to 3.9."""
-    session.install(f"triton=={triton}", "-e", ".", "pytest", "pytest-timeout", "pytest-xdist", "ml_dtypes", "scipy")
-    names = ("toolchain", "triton_cuda_fake", "triton_hooks", "plan")
+    session.install(
+        f"triton=={triton}", "-e", ".[cuda]", "pytest", "pytest-timeout", "pytest-xdist", "ml_dtypes", "scipy"
+    )
+    names = ("toolchain", "cuda_fake", "triton_cuda_fake", "triton_hooks", "plan")
     tests = session.posargs or [f"tests/test_{name}.py" for name in names]
     session.run("python", "-m", "pytest", *tests)
 

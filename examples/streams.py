@@ -19,7 +19,7 @@ def horner_step(total, x, coefficient, n, BLOCK: tl.constexpr):
 def polynomial(coefficients: Sequence[float], x: np.ndarray) -> np.ndarray:
     """Evaluate a polynomial, highest power first: a launch for each coefficient, each using what the last one left."""
     total = np.zeros_like(x)
-    stream = gridpact.Stream("sycl:cpu")
+    stream = gridpact.Stream()
     for coefficient in coefficients:
         horner_step[(gridpact.cdiv(x.size, 512),)](total, x, coefficient, x.size, BLOCK=512, stream=stream)
     gridpact.synchronize(stream)  # until here `total` must not be read

@@ -31,6 +31,12 @@ def sycl(request):
     return require(request, "sycl:cpu")
 
 
+@pytest.fixture
+def cuda(request):
+    """Name the first NVIDIA GPU."""
+    return require(request, "cuda:0")
+
+
 @pytest.fixture(params=["reference", "sycl:cpu"])
 def device(request):
     """Name each device that runs without special hardware, one after another, and make it current."""

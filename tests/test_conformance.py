@@ -93,11 +93,19 @@ def test_every_allowed_unsupported_row_matches_a_case_of_a_known_subject():
 
 
 def test_no_allowed_unsupported_row_allows_more_than_the_committed_run_left_out():
-    records = [record for record in records_of(ROOT / "evidence" / "cpu.jsonl") if record.is_own]
+    runs = [
+        record for name in ("cpu", "upstream", "h200") for record in records_of(ROOT / "evidence" / f"{name}.jsonl")
+    ]
     for row in allowed_unsupported():
-        covered = [r for r in records if row.matches(r.subject, model.CASES[r.case])]
-        assert covered, row
-        assert {(r.verdict, row.reason in r.observed) for r in covered} == {("unsupported", True)}, row
+        found = {}  # by the versions of one run: what one of them leaves out another may do
+        for record in runs:
+            if record.is_own and row.matches(record.subject, model.CASES[record.case]):
+                outcome = record.verdict, row.reason in record.observed
+                found.setdefault(str(record.versions), set()).add(outcome)
+        if row.case == "*":  # the reason alone decides
+            assert any(("unsupported", True) in outcomes for outcomes in found.values()), row
+        else:
+            assert {("unsupported", True)} in found.values(), row
 
 
 # -- checks

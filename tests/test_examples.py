@@ -22,19 +22,21 @@ GUARD = 64  # elements, a multiple of every alignment that a kernel is specialis
 
 
 class Guarded:
-    """NumPy for one example, whose new arrays hold poison and lie between guards that no kernel may touch."""
+    """NumPy or CuPy for one example, whose new arrays hold poison and lie between guards that no kernel may touch."""
 
-    def __init__(self):
+    def __init__(self, library):
         self.blocks = []
+        self.library = library
 
     def __getattr__(self, name):
-        return getattr(np, name)
+        return getattr(self.library, name)
 
     def empty(self, shape, dtype=np.float64):
         dtype = np.dtype(dtype)
         size = math.prod(shape) if isinstance(shape, tuple) else shape
-        block = np.full(size + 2 * GUARD, np.nan if dtype.kind == "f" else np.iinfo(dtype).min, dtype)
+        block = self.library.full(size + 2 * GUARD, np.nan if dtype.kind == "f" else np.iinfo(dtype).min, dtype)
         self.blocks.append(block)
+        self.settle()
         return block[GUARD : GUARD + size].reshape(shape)
 
     def empty_like(self, array):
@@ -43,6 +45,7 @@ class Guarded:
     def zeros(self, shape, dtype=np.float64):
         array = self.empty(shape, dtype)
         array.fill(0)
+        self.settle()
         return array
 
     def zeros_like(self, array):
@@ -50,24 +53,51 @@ class Guarded:
 
     def copy(self, array):
         copied = self.empty_like(array)
-        copied[...] = array
+        copied[...] = self.library.asarray(array)
+        self.settle()
         return copied
+
+    def settle(self):
+        """Wait for CuPy, which fills memory on a stream of its own."""
+        if self.library is not np:
+            self.library.cuda.get_current_stream().synchronize()
 
     def has_intact_guards(self):
         return all(
             np.array_equal(guard, np.full(GUARD, block[0]), equal_nan=block.dtype.kind == "f")
-            for block in self.blocks
+            for block in map(on_host, self.blocks)
             for guard in (block[:GUARD], block[-GUARD:])
         )
 
 
-def load(name):
-    """Import an example by its path, with a NumPy that guards what the example allocates."""
+def on_host(array):
+    """Give an array of any of the libraries as NumPy's."""
+    return array.get() if hasattr(array, "get") else array
+
+
+class Example:
+    """An example whose functions are given arrays of a library in the place of NumPy's."""
+
+    def __init__(self, module, library):
+        self._module, self.np = module, module.np
+        self._given = library.asarray
+
+    def __getattr__(self, name):
+        function = getattr(self._module, name)
+
+        def call(*args):
+            return function(*(self._given(arg) if isinstance(arg, np.ndarray) else arg for arg in args))
+
+        return call
+
+
+def load(name, library=np):
+    """Import an example by its path, with a NumPy that guards what the example allocates, or a library in its place."""
     spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.np = Guarded()
-    return module
+    module.np = Guarded(library)
+    return module if library is np else Example(module, library)
 
 
 def normal(*shape, seed=0):
@@ -122,7 +152,7 @@ def stencil_case(example, *shape):
 
 def autotune_case(example, *shape):
     x, y = normal(2, *shape)
-    got = [example.axpy(0.3, x, y).ravel(), example.row_sums(x)]
+    got = [on_host(example.axpy(0.3, x, y)).ravel(), on_host(example.row_sums(x))]
     right = [(float(np.float32(0.3)) * wide(x) + y).ravel(), wide(x).sum(1)]
     allowed = [2 * U * (np.abs(x) + np.abs(y)).ravel(), shape[1] * U * np.abs(wide(x)).sum(1)]
     return np.concatenate(got), np.concatenate(right), np.concatenate(allowed)
@@ -162,9 +192,14 @@ def test_every_example_is_tested():
     ("name", "shape"),
     [pytest.param(n, s, id=f"{n}-{'x'.join(map(str, s))}") for n, (_, shapes) in CASES.items() for s in shapes],
 )
-def test_agrees_with_numpy(sycl, name, shape):
-    example = load(name)
-    got, right, allowed = CASES[name][0](example, *shape)
+@pytest.mark.parametrize("device", ["sycl", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_agrees_with_numpy(request, device, name, shape):
+    """On a GPU with CuPy's arrays in the place of NumPy's."""
+    opened = request.getfixturevalue(device)
+    example = load(name, np if device == "sycl" else pytest.importorskip("cupy"))
+    with gridpact.device(opened):
+        got, right, allowed = CASES[name][0](example, *shape)
+        got = on_host(got)
     assert got.shape == right.shape
     error = np.abs(wide(got) - right)
     assert np.all(error <= allowed), f"largest error {error.max()}"  # false where poison is left
@@ -224,9 +259,11 @@ def test_stream_takes_every_launch(sycl):
 
 
 @pytest.mark.parametrize(("name", "function"), [("add", "add_arrays"), ("softmax", "softmax")])
-def test_torch_tensors_go_the_same_way(sycl, name, function):
+@pytest.mark.parametrize("device", ["sycl", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_torch_tensors_go_the_same_way(request, device, name, function):
+    opened = request.getfixturevalue(device)
     torch = pytest.importorskip("torch", exc_type=ImportError)
-    x = torch.from_numpy(normal(7, 331))
+    x = torch.from_numpy(normal(7, 331)).to("cpu" if device == "sycl" else opened)
     out = torch.full_like(x, torch.nan)
     given, right = ((x, x), x + x) if name == "add" else ((x,), torch.softmax(x.double(), 1).float())
     assert getattr(load(name), function)(*given, out=out) is out

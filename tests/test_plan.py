@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import gridpact
 from gridpact import asked as asking
 from gridpact import backends, cli, plan, toolchain
+from gridpact.backends import cuda
 from gridpact.metadata import KernelMetadata
 
 pytest.importorskip("triton", reason="no Triton is installed")
@@ -175,7 +176,7 @@ def test_policy_heeds_the_architecture():
 
 
 def test_field_in_no_table_is_told_as_unknown_and_refused_unless_default(monkeypatch):
-    monkeypatch.delitem(plan._CUDA, "maxnreg")
+    monkeypatch.delitem(cuda._POLICIES, "maxnreg")
     found = planned()
     assert [field.name for field in found.fields if field.policy == "unknown"] == ["maxnreg"]
     with pytest.raises(gridpact.UnsupportedError, match="does not know what it does"):
@@ -534,14 +535,14 @@ def test_target_without_a_device_compiles_what_the_device_does(sycl):
     assert device.limits.programs == tuple(check.limit for check in planless.checks[:3])
 
 
-@pytest.mark.parametrize(("num_ctas", "limit"), [(2, 8), (8, 8), (16, 16), (32, 8)])
+@pytest.mark.parametrize(("num_ctas", "limit"), [(2, 8), (8, 8), (16, 16), (32, 16)])
 def test_blocks_of_a_cluster_are_held_against_what_a_device_takes(num_ctas, limit):
     asked = asking.read_launch(f"{ADD}:add")
     found = plan.plan_launch(asked, "cuda:90", (2,), {"num_ctas": num_ctas})
     (check,) = [check for check in found.checks if check.subject == "blocks of a cluster"]
     assert (check.need, check.limit, check.error is None) == (num_ctas, limit, num_ctas <= limit)
     if num_ctas > limit:
-        told = "cluster of 'add': at most 8 blocks, got 32 (int). Lower num_ctas. [META-4]"
+        told = "cluster of 'add': at most 16 blocks, got 32 (int). Lower num_ctas. [META-4]"
         assert [str(error) for error in found.errors] == [told]
 
 

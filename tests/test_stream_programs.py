@@ -28,8 +28,8 @@ EVENT = "STREAM-3:event_orders_two_streams:on="
             ("triton:active", f"{EVENT}{kind}", ["[7 1]", "[7]"])
             for kind in ("gridpact", "dpctl", "handle", "unordered")
         ),
-        ("intel:launcher", f"{EVENT}torch_xpu", ["[7 1]", "[7]"]),
-        ("intel:launcher", "STREAM-1:launch_goes_to_its_stream:how=current;on=torch_xpu", ["[7 1]", "[5]", "[6]"]),
+        ("intel:launcher", f"{EVENT}torch", ["[7 1]", "[7]"]),
+        ("intel:launcher", "STREAM-1:launch_goes_to_its_stream:how=current;on=torch", ["[7 1]", "[5]", "[6]"]),
         ("triton:active", "STREAM-1:inner_stream_wins_and_ends_with_its_block", ["[6]", "[5]", "[4]"]),
         ("gridpact:sycl:cpu", "STREAM-1:launch_goes_to_its_stream:how=option;on=dpctl", ["[7 1]", "[5]", "[6]"]),
         ("gridpact:sycl:cpu", "STREAM-1:memory_goes_to_the_stream_of_its_library:on=dpctl", ["[7 1]", "Usm([0])"]),

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import gridpact
-from gridpact import spirv, toolchain
+from gridpact import launch, spirv, toolchain
 from gridpact.arguments import Leaf, classify
-from gridpact.backends import protocol
+from gridpact.backends import ending
 from gridpact.backends import sycl as backend
 from gridpact.contract import kernels
 
@@ -252,8 +252,7 @@ def test_kernel_bundle_route_of_other_backends_works_too(cpu, probes):
     kernel = backend._Kernel(cpu.route, handle)
     seen = np.full(2, -77, np.int64)
     arguments = classify(probes.optional.signature, {"seen": seen, "extra": None})
-    threads = binary.metadata.threads
-    desc = protocol.LaunchDesc(1, 1, 1, threads, 0, 1, stream, kernel, arguments.leaves, (), is_waited_for=True)
+    desc = launch.describe(binary.metadata, (1, 1, 1), stream, kernel, arguments.leaves, (), is_waited_for=True)
     cpu.launch(desc)
     assert seen.tolist() == [1, -77]
 
@@ -478,6 +477,22 @@ def test_process_ends_well_while_daemon_threads_launch(sycl, tmp_path, streams):
         assert (ran.returncode, ran.stderr) == (0, "")
 
 
+def test_process_ends_well_while_daemon_threads_compile(sycl, tmp_path):
+    """The compiler must not come back to an interpreter that has ended meanwhile."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import threading, time\nimport numpy as np\nimport gridpact\nimport triton.language as tl\n"
+        "@gridpact.jit\ndef kernel(seen, N: tl.constexpr):\n    tl.store(seen, N)\n"
+        "numbers = iter(range(10**9))\ngridpact.open_device('sycl:cpu')\n"
+        "def launch():\n    while True:\n        kernel[1](np.zeros(1, np.int32), next(numbers))\n"
+        "for _ in range(3):\n    threading.Thread(target=launch, daemon=True).start()\n"
+        "time.sleep(0.3)\n"
+    )
+    for _ in range(5):
+        ran = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=False)
+        assert (ran.returncode, ran.stderr) == (0, "")
+
+
 def test_launch_of_an_exit_function_is_waited_for(sycl, tmp_path):
     """It was registered before the device was opened, so it runs after the device's own."""
     program = (
@@ -534,9 +549,9 @@ def test_event_in_a_forked_child_says_why(sycl, tmp_path):
 
 def test_what_the_end_of_the_process_asks_to_free_is_kept_while_it_is_used(monkeypatch):
     called = []
-    monkeypatch.setattr(backend.weakref, "finalize", lambda owner, call: called.append(call))
+    monkeypatch.setattr(ending.weakref, "finalize", lambda owner, call: called.append(call))
     freed, owner = [], type("Owner", (), {})()
-    backend._free_with(owner, freed.append, 7)
+    ending.free_with(owner, lambda: freed.append(7))
     called[0]()  # as `atexit` does it, whatever a thread is at
     assert freed == []
     del owner

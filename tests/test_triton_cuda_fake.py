@@ -13,7 +13,7 @@ import pytest
 
 from gridpact.conformance import check, model, subjects
 from gridpact.conformance.isolation import Worker
-from gridpact.conformance.subjects import triton_cuda_fake
+from gridpact.conformance.subjects import fake_driver, triton_cuda_fake
 
 
 def upstream():
@@ -224,10 +224,10 @@ SABOTEURS = [
 @pytest.mark.parametrize(("saboteur", "case"), SABOTEURS)
 def test_a_driver_that_was_asked_something_else_is_found(subject, saboteur, case, monkeypatch):
     model.load_contract()
-    told = triton_cuda_fake.driver_calls
+    told = fake_driver.driver_calls
     model.CASES[case].run(subject)
     assert subject.asked.checks
-    monkeypatch.setattr(triton_cuda_fake, "driver_calls", lambda: saboteur(told()))
+    monkeypatch.setattr(fake_driver, "driver_calls", lambda: saboteur(told()))
     subject.begin(check.Asked())
     subject._binaries.clear()
     with pytest.raises(model.Violated):
@@ -238,14 +238,14 @@ def test_a_driver_that_was_asked_something_else_is_found(subject, saboteur, case
 @pytest.mark.parametrize("field", ["block", "cluster", "shared_bytes", "stream", "binary"])
 def test_a_hook_that_steers_is_found(subject, field, monkeypatch):
     model.load_contract()
-    told, watching = triton_cuda_fake.driver_calls, subject.triton.knobs.runtime.launch_enter_hook
+    told, watching = fake_driver.driver_calls, subject.triton.knobs.runtime.launch_enter_hook
     other = {"block": (64, 1, 1), "cluster": (1, 1, 2), "shared_bytes": 7, "stream": 7, "binary": "other"}[field]
 
     def steered():
         is_watched = bool(getattr(watching, "calls", watching))
         return changed(**{field: other})(told()) if is_watched else told()
 
-    monkeypatch.setattr(triton_cuda_fake, "driver_calls", steered)
+    monkeypatch.setattr(fake_driver, "driver_calls", steered)
     with pytest.raises(model.Violated):
         model.CASES["HOOK-1:watched_launch_writes_the_same:hooks=that_read;side=both;stream=default"].run(subject)
 
@@ -253,7 +253,8 @@ def test_a_hook_that_steers_is_found(subject, field, monkeypatch):
 @needs_upstream
 def test_what_an_h200_refuses_is_refused_with_its_codes(opened):
     """Codes and order as the driver of an H200 gave them, asked with the same launches."""
-    library = triton_cuda_fake.activate()
+    triton_cuda_fake.activate()
+    library = fake_driver.load()
     opened.begin(check.Asked())
     compiled = opened.launch("counted", (1,), np.zeros(1, "i4"))
     opened.driver_calls()

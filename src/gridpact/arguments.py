@@ -28,7 +28,7 @@ from gridpact.errors import (
 )
 from gridpact.identity import Typed, typed
 from gridpact.state import jitted_function, source_of
-from gridpact.stream import TorchXpu
+from gridpact.stream import Exported, TorchCurrent
 
 __all__ = [
     "SIZES",
@@ -224,13 +224,14 @@ class Pointer:
     address
         Of the first element, bytes.
     device
-        Who owns the memory: `host`, `cuda:0`, `sycl`, or `any` where the object does not say.
+        Who owns the memory: `host`, `cuda:0`, `cuda` or `sycl` where only the backend can tell which device, or `any`
+        where the object does not say.
     is_read_only
         Writing to it would be an error.
     tensor
         The object that was passed; it keeps the memory alive and is held until the kernel is complete.
     stream
-        What says which stream its library would use, and so on which of SYCL's devices it is; None for other memory.
+        What says which stream its library would use; None for other memory.
     export
         What else keeps the memory alive: a DLPack capsule.
     """
@@ -314,7 +315,7 @@ def _from_tensor(subject: str, tensor: Any) -> Pointer:
         )
     device = getattr(tensor, "device", None)
     if device is None:
-        owner = "any"
+        kind, owner = "", "any"
     else:
         kind = getattr(device, "type", str(device))
         index = getattr(device, "index", None) or 0
@@ -326,7 +327,8 @@ def _from_tensor(subject: str, tensor: Any) -> Pointer:
     # Freed storage, a fake or a nested tensor; a meta tensor is refused for its device.
     if not address and not owner.startswith("meta") and getattr(tensor, "numel", int)():
         _refuse_null(subject, tensor)
-    return Pointer(name, address, owner, False, tensor, TorchXpu(index) if owner == "sycl" else None)
+    stream = TorchCurrent(kind, index) if kind in ("cuda", "xpu") else None
+    return Pointer(name, address, owner, False, tensor, stream)
 
 
 def _refuse_null(subject: str, tensor: object) -> None:
@@ -349,7 +351,9 @@ def _from_cuda_array(subject: str, array: Any) -> Pointer:
     address, is_read_only = interface["data"]
     dtype = np.dtype(interface["typestr"])
     name = short_dtype(subject, dtype.name)
-    return Pointer(name, address, "cuda:0", bool(is_read_only), array)
+    stream = interface.get("stream")  # version 3: None says that there is nothing to wait for
+    exported = None if stream is None else Exported(stream, array)
+    return Pointer(name, address, "cuda", bool(is_read_only), array, exported)
 
 
 def _from_dlpack(subject: str, array: Any) -> Pointer:
@@ -521,6 +525,8 @@ class Classified:
         What the kernel takes at run time, in its order.
     facts
         The part of the key that arguments make: parameter -> typed class.
+    has_descriptors
+        Tensor descriptors are among them, whose leaves are their tensors: nothing here packs them (`triton.hand_over`).
     """
 
     types: dict[str, TypeTree] = field(default_factory=dict)
@@ -528,6 +534,7 @@ class Classified:
     divisible: set[Path] = field(default_factory=set)
     leaves: list[Leaf] = field(default_factory=list)
     facts: list[tuple[str, Typed]] = field(default_factory=list)
+    has_descriptors: bool = False
 
     def pointers(self) -> Iterator[tuple[str, Pointer]]:
         """Give each pointer with the subject that errors call it."""
@@ -561,6 +568,9 @@ def _classify(into: Classified, subject: str, parameter: Parameter, path: Path, 
         return _constant(into, subject, path, value)
     if isinstance(value, (bool, int, float)):
         return _scalar(into, subject, parameter, path, value)
+    if type(value).__name__ == "TensorDescriptor" and type(value).__module__.startswith("triton."):
+        into.has_descriptors = True
+        value = value.base
     pointer = pointer_of(subject, value)
     if pointer is not None:
         return _pointer(into, subject, parameter, path, pointer)

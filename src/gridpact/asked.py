@@ -118,7 +118,7 @@ def _run(path: Path, function: str, name: str, remedy: str = "") -> tuple[dict[s
 
     before, main = (sys.argv, sys.path, launch.launch), sys.modules.get(name)
     sys.modules[name], sys.argv, sys.path = module, [str(path)], [str(path.parent), *sys.path]
-    launch.launch = watch  # type: ignore[assignment]
+    launch.launch = watch
     try:
         with redirect_stdout(sys.stderr):
             exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), module.__dict__)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gridpact.jit import Kernel
     from gridpact.metadata import LaunchMetadata
 
-__all__ = ["Observer", "launched_under", "observe", "observers_of"]
+__all__ = ["Observer", "launched_under", "observe", "observers_of", "own_observers_of"]
 
 Hook = Callable[["LaunchMetadata"], Any]
 
@@ -93,9 +93,12 @@ def observers_of(kernel: Kernel) -> tuple[Observer, ...]:
     Those who registered with Triton come first, and see kernels that come from Triton.
     """
     theirs = _registered_with_triton() if kernel.origin is not None else ()
-    if not _observers:
-        return theirs
-    return (*theirs, *(o for o in _observers if o.kernel is None or o.kernel is kernel))
+    return (*theirs, *own_observers_of(kernel)) if _observers else theirs
+
+
+def own_observers_of(kernel: Kernel) -> tuple[Observer, ...]:
+    """Give the observers of a kernel but for those who registered with Triton, which calls them itself."""
+    return tuple(o for o in _observers if o.kernel is None or o.kernel is kernel)
 
 
 def _registered_with_triton() -> tuple[Observer, ...]:

@@ -80,7 +80,7 @@ class CompiledKernel:
     def check_launch(self, programs: Grid) -> None:
         """Refuse what this binary needs and its device lacks (META-4, GRID-7)."""
         self.device.check_resources(self.metadata, repr(self.fn.__name__))
-        path.check_threads_in_launch(programs, self.metadata.threads, self.device)
+        path.check_programs(programs, self.metadata, self.device)
 
     def __getitem__(self, grid: object) -> Callable[..., CompiledKernel]:
         """Launch this very binary: `compiled[grid](*args)`; arguments it was not built for are refused (SPEC-1)."""
@@ -145,6 +145,7 @@ class Kernel:
         self.lock = threading.RLock()
         self.compiled: dict[Key, CompiledKernel] = {}
         self._source: Source | None = None
+        self._of_triton: Any = None
         if "triton" in sys.modules:  # so that triton.autotune can decorate it, with a GPU or without
             from gridpact import triton
 
@@ -178,6 +179,24 @@ class Kernel:
         if self._source is None or not self._source.is_current():
             self._source = source_of(self.fn, self.noinline)
         return self._source
+
+    def of_triton(self) -> Any:
+        """Give the same kernel as one of Triton's own, without hooks: its launcher packs what ours does not yet."""
+        with self.lock:
+            if self._of_triton is None:
+                import triton
+
+                names = [parameter.name for parameter in self.signature.parameters if not parameter.is_specialized]
+                unaligned = [p.name for p in self.signature.parameters if not p.is_alignment_specialized]
+                self._of_triton = triton.jit(
+                    self.fn,
+                    do_not_specialize=names,
+                    do_not_specialize_on_alignment=unaligned,
+                    noinline=self.noinline,
+                    debug=self.debug,
+                    repr=self.repr,
+                )
+        return self._of_triton
 
     def make_compiled(self, key: Key, binary: toolchain.Binary, device: Device) -> CompiledKernel:
         """Wrap a binary for the cache of this kernel."""

@@ -5,23 +5,23 @@ Read `launch` from top to bottom; each step is a module of the same name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gridpact import backends, hooks
-from gridpact.arguments import Classified, Pointer, classify
+from gridpact.arguments import Classified, Leaf, Pointer, classify
 from gridpact.backends.protocol import Device, LaunchDesc, StreamRef
-from gridpact.errors import ContractValueError
+from gridpact.errors import ContractValueError, LaunchError, UnsupportedError
 from gridpact.grid import Grid, canonical_grid
 from gridpact.identity import Key, typed
-from gridpact.metadata import LaunchMetadata, check_option_names, resolve_options
+from gridpact.metadata import KernelMetadata, LaunchMetadata, check_option_names, resolve_options
 from gridpact.stream import current_stream
 
 if TYPE_CHECKING:
     from gridpact.jit import CompiledKernel, Kernel
 
-__all__ = ["Call", "bind", "compiled_for", "launch", "owners_stream"]
+__all__ = ["Call", "bind", "compiled_for", "describe", "launch", "owners_stream", "run", "stream_of", "waits_for"]
 
 _LAUNCH_OPTIONS = (
     "device",
@@ -57,12 +57,13 @@ class Call:
         return {**self.options, **self.bound}
 
 
-def launch(kernel: Kernel, grid: object, args: tuple[object, ...], kwargs: Mapping[str, object]) -> CompiledKernel:
+def launch(kernel: Kernel, grid: object, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
     """Run a kernel over a grid.
 
     Returns
     -------
     The compiled kernel. Host memory and no stream given: the results can be read. Otherwise the launch is asynchronous.
+    Triton's own compiled kernel where arguments are tensor descriptors: its launcher packs them.
 
     Raises
     ------
@@ -79,7 +80,11 @@ def launch(kernel: Kernel, grid: object, args: tuple[object, ...], kwargs: Mappi
     call = bind(kernel, args, kwargs)
     programs = canonical_grid(grid, call.meta, call.device.limits)
     stream = call.device.accept_stream(call.stream) if call.stream is not None else None
-    compiled = compiled_for(call)
+    if call.arguments.has_descriptors:
+        from gridpact import triton
+
+        return triton.hand_over(call, programs, stream_of(call, stream), waits_for(call, stream))
+    compiled = compiled_for(call, lambda: call.device.check_may_load(stream_of(call, stream), repr(kernel.__name__)))
     compiled.check_launch(programs)
     if 0 in programs:
         return compiled  # nothing to run: no driver call, no hook (GRID-9)
@@ -113,11 +118,22 @@ def _device(where: object, stream: object, pointers: Sequence[tuple[str, Pointer
     """Choose the device: the one that is named, else the pointers' owner, the stream's, the current one (DEVICE-1)."""
     if where is not None:
         return backends.open_device(where)  # type: ignore[arg-type]
-    owners = (backends.owner_of(pointer) for _, pointer in pointers if pointer.device not in ("host", "any"))
-    owner = next(owners, None)
+    on_devices = (
+        (subject, pointer)
+        for subject, pointer in pointers
+        if pointer.device not in ("host", "any")
+        and (pointer.device != "cuda" or pointer.address)  # an empty one tells none
+    )
+    subject, first = next(on_devices, ("", None))
+    owner = None if first is None else backends.owner_of(first)
     if owner is None or owner.partition(":")[0] not in backends.BACKENDS:  # no device has it: refused by its name
         owner = backends.device_of(stream) if stream is not None else None
-    return backends.open_device(owner or backends.current_device())
+        return backends.open_device(owner or backends.current_device())
+    try:
+        return backends.open_device(owner)
+    except LaunchError as error:
+        rule = f"expected memory that {backends.current_device()} can reach, it is on {owner}, which is not usable here"
+        raise ContractValueError(subject, f"{rule} ({error})", clause="DEVICE-1") from error
 
 
 def _check_names(kernel: Kernel, given: Mapping[str, object], device: Device) -> None:
@@ -126,9 +142,25 @@ def _check_names(kernel: Kernel, given: Mapping[str, object], device: Device) ->
         check_option_names(given, known, kernel.__name__, kernel.signature.names, device.name)
 
 
-def compiled_for(call: Call) -> CompiledKernel:
-    """Look a launch's binary up by its identity, or compile it: once, however many threads ask (THREAD-1)."""
+def compiled_for(call: Call, check: Callable[[], None] = lambda: None) -> CompiledKernel:
+    """Look a launch's binary up by its identity, or compile it: once, however many threads ask (THREAD-1).
+
+    Parameters
+    ----------
+    call
+        The launch, bound.
+    check
+        Refuses to compile for it.
+    """
     kernel = call.kernel
+    if call.arguments.has_descriptors:
+        raise UnsupportedError(
+            f"kernel {kernel.__name__!r}",
+            "binaries that take tensor descriptors are compiled and launched by Triton",
+            remedy="Launch the kernel itself.",
+            clause="ARG-3",
+            capability="descriptors",
+        )
     with kernel.lock:
         source = kernel.source(call.device)
         key = Key(
@@ -140,6 +172,7 @@ def compiled_for(call: Call) -> CompiledKernel:
         )
         compiled = kernel.compiled.get(key)
         if compiled is None:
+            check()
             binary = call.device.compile(source, call.arguments, call.options, kernel.repr)
             compiled = kernel.compiled[key] = kernel.make_compiled(key, binary, call.device)
     return compiled
@@ -147,25 +180,12 @@ def compiled_for(call: Call) -> CompiledKernel:
 
 def run(compiled: CompiledKernel, call: Call, programs: Grid, stream: StreamRef | None) -> CompiledKernel:
     """Hand a checked launch to the backend, between the hooks of whoever watches."""
-    device, arguments, metadata = call.device, call.arguments, compiled.metadata
-    pointers = [pointer for _, pointer in arguments.pointers()]
-    is_waited_for = stream is None and any(pointer.device in ("host", "any") for pointer in pointers)
-    if stream is None:
-        stream = owners_stream(device, pointers, call.kernel.__name__) or device.default_stream()
-    x, y, z = programs
-    desc = LaunchDesc(
-        x,
-        y,
-        z,
-        metadata.threads,
-        metadata.shared,
-        metadata.num_ctas,
-        stream,
-        device.load(compiled.binary, arguments.leaves, stream),
-        arguments.leaves,
-        (*((pointer.tensor, pointer.export) for pointer in pointers), compiled),
-        is_waited_for,
-    )
+    device, leaves = call.device, call.arguments.leaves
+    is_waited_for = waits_for(call, stream)
+    stream = stream_of(call, stream)
+    kernel = device.load(compiled.binary, leaves, stream)
+    desc = describe(compiled.metadata, programs, stream, kernel, leaves, (compiled,), is_waited_for)
+    device.check_fits(desc, repr(call.kernel.__name__))
     observers = hooks.observers_of(call.kernel)
     if not observers:
         device.launch(desc)
@@ -175,6 +195,48 @@ def run(compiled: CompiledKernel, call: Call, programs: Grid, stream: StreamRef 
         )
         hooks.launched_under(observers, observed, lambda: device.launch(desc))
     return compiled
+
+
+def describe(
+    metadata: KernelMetadata,
+    programs: Grid,
+    stream: StreamRef,
+    kernel: object,
+    leaves: Sequence[Leaf],
+    keep: tuple[object, ...],
+    is_waited_for: bool,
+) -> LaunchDesc:
+    """Put together all that crosses the boundary: what the kernel's metadata says, and what this launch adds."""
+    x, y, z = programs
+    return LaunchDesc(
+        x,
+        y,
+        z,
+        metadata.threads,
+        metadata.shared,
+        metadata.cluster,
+        metadata.is_cooperative,
+        metadata.is_programmatic,
+        metadata.scratch_bytes,
+        stream,
+        kernel,
+        leaves,
+        keep,
+        is_waited_for,
+    )
+
+
+def waits_for(call: Call, given: StreamRef | None) -> bool:
+    """Whether a launch returns when results can be read: no stream is given, some are in host memory (STREAM-4)."""
+    return given is None and any(call.device.is_host_memory(pointer) for _, pointer in call.arguments.pointers())
+
+
+def stream_of(call: Call, given: StreamRef | None) -> StreamRef:
+    """Give the stream of a launch: the one given, else that of the memory's library, else the default one."""
+    if given is not None:
+        return given
+    pointers = [pointer for _, pointer in call.arguments.pointers()]
+    return owners_stream(call.device, pointers, call.kernel.__name__) or call.device.default_stream()
 
 
 def owners_stream(device: Device, pointers: Sequence[Pointer], kernel: str) -> StreamRef | None:
@@ -210,11 +272,17 @@ def _described(compiled: CompiledKernel, call: Call, programs: Grid) -> dict[str
     return returned or {}
 
 
-def check_threads_in_launch(programs: Grid, threads: int, device: Device) -> None:
-    """Refuse a launch of more threads than the device counts (GRID-7); the product is exact."""
+def check_programs(programs: Grid, metadata: KernelMetadata, device: Device) -> None:
+    """Refuse more programs of a compiled kernel than one launch may have (GRID-7); products are exact.
+
+    Its clusters count in the limit of each axis, and its threads in that of the whole launch.
+    """
+    limits = device.limits
+    if metadata.cluster != (1, 1, 1):
+        x, y, z = (limit // blocks for limit, blocks in zip(limits.programs, metadata.cluster, strict=True))
+        canonical_grid(programs, dict, replace(limits, programs=(x, y, z)))
     x, y, z = programs
-    limit = device.limits.threads_in_launch
-    if x * y * z * threads > limit:
-        got = f"{x} x {y} x {z} programs of {threads} threads"
-        rule = f"at most {limit} threads in one launch on {device.name}"
+    if x * y * z * metadata.threads > limits.threads_in_launch:
+        got = f"{x} x {y} x {z} programs of {metadata.threads} threads"
+        rule = f"at most {limits.threads_in_launch} threads in one launch on {device.name}"
         raise ContractValueError("grid", rule, got, "Launch in parts.", "GRID-7")

@@ -47,7 +47,7 @@ class KernelMetadata:
     shared
         Shared (local) memory of one program, bytes. The name is Triton's.
     num_ctas
-        Programs per cluster.
+        Blocks of the cluster that runs one program.
     build_flags
         What the driver's compiler is told.
     fields
@@ -64,8 +64,32 @@ class KernelMetadata:
 
     @property
     def threads(self) -> int:
-        """Threads of one program."""
+        """Threads of one program; of one block where a program is a cluster of them."""
         return self.num_warps * self.threads_per_warp
+
+    @property
+    def cluster(self) -> tuple[int, int, int]:
+        """Blocks of the cluster that runs one program, x first; (1, 1, 1) without clusters.
+
+        Triton 3.3 plans how they lie, but for kernels that compute on no blocks of numbers.
+        """
+        x, y, z = self.fields.get("cluster_dims") or (1, 1, 1)
+        return (x, y, z) if x * y * z == self.num_ctas else (self.num_ctas, 1, 1)
+
+    @property
+    def is_cooperative(self) -> bool:
+        """Whether all programs of a launch have to run at once."""
+        return bool(self.fields.get("launch_cooperative_grid"))
+
+    @property
+    def is_programmatic(self) -> bool:
+        """Whether a launch may begin before the kernel ahead of it is over (programmatic dependent launch)."""
+        return bool(self.fields.get("launch_pdl"))
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Global scratch memory of one block, bytes."""
+        return self.fields.get("global_scratch_size") or 0
 
     def __getattr__(self, name: str) -> Any:
         if name != "fields" and name in self.fields:
@@ -251,9 +275,11 @@ def resolve_options(given: Mapping[str, Any], table: Mapping[str, Option], devic
 
 
 def policy_of(name: str, device: Device) -> Option | None:
-    """Give what becomes of a metadata field on a device, by its options or its other fields; None if neither has it."""
-    option = device.options.get(name)
-    return option if option is not None and option.is_known else device.fields.get(name, option)
+    """Give what becomes of a metadata field on a device, by its table of fields or its options; None if neither has it.
+
+    A field may be applied though no launch may choose it: the compiler does.
+    """
+    return device.fields.get(name) or device.options.get(name)
 
 
 def check_fields(fields: Mapping[str, Any], device: Device, subject: str) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final, cast
 
 from gridpact import launch, toolchain
 from gridpact.asked import Asked, in_a_line
-from gridpact.backends import sycl
+from gridpact.backends import cuda, sycl
 from gridpact.backends.protocol import Device, Limits
 from gridpact.errors import BackendError, ContractTypeError, ContractValueError, LaunchError, ResourceError
 from gridpact.grid import Grid, canonical_grid
@@ -32,7 +32,6 @@ from gridpact.metadata import (
     nearest_name,
     option_table,
     policy_of,
-    power_of_two,
     resolve_options,
 )
 
@@ -45,57 +44,37 @@ _UNLIMITED: Final = 2**96  # more threads than any grid has that keeps its axes'
 # ---------------------------------------------------------------------------------------------------------- policies
 
 _APPLIED: Final[tuple[Policy, str]] = ("applied", "")
-_COMPUTE: Final = (
-    "num_warps", "num_stages", "enable_fp_fusion", "launch_cooperative_grid", "supported_fp8_dtypes",
-    "deprecated_fp8_dtypes", "deprecated_fp8_dot_operand_dtypes", "default_dot_input_precision",
-    "allowed_dot_input_precisions", "extern_libs", "debug", "sanitize_overflow",
-)  # fmt: skip
-_BOTH: Final[dict[str, tuple[Policy, str]]] = {
-    **dict.fromkeys(_COMPUTE, _APPLIED),
+# What becomes of each option of AMD's backend in Triton 3.3, 3.6 and 3.9, as its compiler and launcher have it.
+_HIP: Final[dict[str, tuple[Policy, str]]] = {
+    **dict.fromkeys(
+        (
+            "num_warps", "num_stages", "enable_fp_fusion", "launch_cooperative_grid", "supported_fp8_dtypes",
+            "deprecated_fp8_dtypes", "deprecated_fp8_dot_operand_dtypes", "default_dot_input_precision",
+            "allowed_dot_input_precisions", "extern_libs", "debug", "sanitize_overflow", "waves_per_eu",
+            "matrix_instr_nonkdim", "kpack", "allow_flush_denorm", "instruction_sched_variant", "schedule_hint",
+            "llvm_fn_attrs",
+        ),
+        _APPLIED,
+    ),
     "arch": ("default only", "the target says it"),
     "backend_name": ("default only", "it is not a choice"),
     "instrumentation_mode": ("default only", "sanitizers need Triton's own launcher"),
     "fpsan_homomorphic_casts": ("irrelevant", "it takes effect under instrumentation_mode alone"),
-}
-# What becomes of each option of the backends of Triton 3.3, 3.6 and 3.9, as their compilers and launchers have it.
-_CUDA: Final[dict[str, tuple[Policy, str]]] = {
-    **_BOTH,
-    **dict.fromkeys(
-        ("maxnreg", "ptx_version", "ptx_options", "enable_reflect_ftz", "sched4reg", "launch_pdl", "min_shared_mem"),
-        _APPLIED,
-    ),
-    "num_ctas": _APPLIED,
-    "clc": _APPLIED,
-    "cluster_dims": ("default only", "the compiler makes it of num_ctas"),
-    "warp_size": ("default only", "a warp has 32 lanes"),
-    "ir_override": ("default only", "gridpact compiles the kernel's own source"),
-    "max_num_imprecise_acc_default": ("default only", "the backend sets it by the architecture"),
-}
-_HIP: Final[dict[str, tuple[Policy, str]]] = {
-    **_BOTH,
-    **dict.fromkeys(
-        ("waves_per_eu", "matrix_instr_nonkdim", "kpack", "allow_flush_denorm", "instruction_sched_variant",
-         "schedule_hint", "llvm_fn_attrs"),
-        _APPLIED,
-    ),
     "num_ctas": ("default only", "CDNA has no clusters of work-groups"),
     "cluster_dims": ("default only", "CDNA has no clusters of work-groups"),
     "wgp_cu_mode": ("irrelevant", "CDNA has one mode alone"),
     "max_num_imprecise_acc_default": ("irrelevant", "it concerns NVIDIA's sm_90 alone"),
 }  # fmt: skip
 # Fields that are no options: the compiler adds them, and a launch reads them.
-_MADE: Final[dict[str, tuple[Policy, str]]] = {
-    **dict.fromkeys(
-        ("name", "shared", "build_flags", "warp_size", "tensordesc_meta", "global_scratch_size",
-         "global_scratch_align", "profile_scratch_size", "profile_scratch_align"),
-        _APPLIED,
-    ),
-    "tmem_size": ("irrelevant", "the kernel allocates its tensor memory itself"),
-    "base_arch": ("irrelevant", "it is arch again"),
-    "target": ("irrelevant", "it is what was asked for"),
-    "hash": ("irrelevant", "gridpact has an identity of its own"),
+_HIP_FIELDS: Final[Mapping[str, Option]] = {
+    **{
+        name: Option(None, "applied")
+        for name in ("name", "shared", "build_flags", "warp_size", "global_scratch_size", "global_scratch_align",
+                     "profile_scratch_size", "profile_scratch_align")
+    },
+    "target": Option(None, "irrelevant", "it is what was asked for"),
+    "hash": Option("", "irrelevant", "gridpact has an identity of its own"),
 }  # fmt: skip
-_FIELDS: Final[Mapping[str, Option]] = {name: Option(None, *policy) for name, policy in _MADE.items()}
 
 
 # ----------------------------------------------------------------------------------------------------------- targets
@@ -110,7 +89,7 @@ class _Platform:
     limits: Limits
     origin: str
     compiles = True
-    fields = _FIELDS
+    fields = _HIP_FIELDS
 
     @property
     def device(self) -> Device:
@@ -162,14 +141,14 @@ class _Xpu(_Platform):
 # CUDA C++ Programming Guide 13, table "Memory Information per Compute Capability": KiB of shared memory per block, with
 # opt-in. Capabilities that Triton 3.3, 3.6 and 3.9 all compile for: LLVM aborts the process on others.
 _CUDA_SHARED_KIB: Final = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 120: 99}
-# The same guide, "Thread Block Clusters": 8 blocks are portable, more has to be asked for; read on an H200: 16 at most.
-_CLUSTER, _CLUSTER_NON_PORTABLE = 8, 16
 # The same guide, table "Device and Streaming Multiprocessor (SM) Information per Compute Capability".
 _CUDA_PROGRAMS: Final = (2**31 - 1, 65535, 65535)
 
 
 class _Cuda(_Platform):
     """An NVIDIA architecture, by compute capability."""
+
+    fields = cuda.FIELDS
 
     def __init__(self, capability: int) -> None:
         name, shared = f"cuda:{capability}", _CUDA_SHARED_KIB[capability] * 1024
@@ -179,32 +158,23 @@ class _Cuda(_Platform):
 
     @cached_property
     def options(self) -> Mapping[str, Option]:
-        capability, policies = cast("int", self.target.arch), dict(_CUDA)
-        if capability < 90:
-            policies["num_ctas"] = ("default only", "clusters need compute capability 9.0")
-        if capability < 100:
-            policies["clc"] = ("default only", "it needs compute capability 10.0")
-        return option_table(toolchain.option_defaults(self.target), policies, {"num_ctas": power_of_two})
-
-    def _cluster(self, metadata: KernelMetadata) -> tuple[int, ...]:
-        return tuple(metadata.fields.get("cluster_dims") or (metadata.num_ctas, 1, 1))
+        return cuda.options_of(self.target)
 
     def geometry(self, x: int, y: int, z: int, metadata: KernelMetadata) -> dict[str, tuple[int, ...]]:
-        cluster = self._cluster(metadata)
+        cluster = metadata.cluster
         grid = tuple(count * size for count, size in zip((x, y, z), cluster, strict=True))
         return {"grid": grid, "block": (metadata.threads, 1, 1), "cluster": cluster}
 
     def limits_for(self, metadata: KernelMetadata) -> Limits:
         """Count in clusters: a program is one, and CUDA's grid counts their blocks."""
-        x, y, z = (limit // size for limit, size in zip(_CUDA_PROGRAMS, self._cluster(metadata), strict=True))
+        x, y, z = (limit // size for limit, size in zip(_CUDA_PROGRAMS, metadata.cluster, strict=True))
         return replace(self.limits, programs=(x, y, z))
 
     def further_checks(self, programs: Grid, metadata: KernelMetadata, kernel: str) -> list[Check]:
-        checks, need = super().further_checks(programs, metadata, kernel), math.prod(self._cluster(metadata))
+        checks, need = super().further_checks(programs, metadata, kernel), math.prod(metadata.cluster)
         if need == 1:
             return checks
-        # Triton's launcher asks for clusters past the portable size at 16 alone.
-        limit = _CLUSTER_NON_PORTABLE if need == _CLUSTER_NON_PORTABLE else _CLUSTER
+        limit = cuda.LARGEST_CLUSTER if need > cuda.PORTABLE_CLUSTER else cuda.PORTABLE_CLUSTER
         error = (
             ResourceError(f"cluster of {kernel}", need, limit, "blocks", "Lower num_ctas.") if need > limit else None
         )
@@ -412,7 +382,7 @@ def _checks(programs: Grid, metadata: KernelMetadata, platform: _Platform, kerne
         checks.append(Check(f"grid.{axis}, programs", count, limit, _refusal(canonical_grid, alone, dict, limits)))
     if limits.threads_in_launch < _UNLIMITED:
         x, y, z = programs
-        error = _refusal(launch.check_threads_in_launch, programs, metadata.threads, platform.device)
+        error = _refusal(launch.check_programs, programs, metadata, platform.device)
         need = x * y * z * metadata.threads
         checks.append(Check("threads in the launch", need, limits.threads_in_launch, error))
     checks += platform.further_checks(programs, metadata, kernel)

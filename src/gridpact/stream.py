@@ -18,7 +18,7 @@ from gridpact.errors import ContractTypeError, ContractValueError
 if TYPE_CHECKING:
     from gridpact.backends.protocol import Mark
 
-__all__ = ["Event", "Stream", "TorchXpu", "current_stream", "stream"]
+__all__ = ["Event", "Exported", "Stream", "TorchCurrent", "current_stream", "stream"]
 
 _current: ContextVar[object] = ContextVar("gridpact_stream", default=None)
 
@@ -31,7 +31,8 @@ class Stream:
     device
         Name of the device, such as `sycl:cpu`; the current one if not given.
     in_order
-        Whether each launch waits for the one before it (default, STREAM-2). Without it only events order launches.
+        Whether each launch waits for the one before it (default, STREAM-2). Without it only events order launches;
+        CUDA has no such streams.
 
     Notes
     -----
@@ -146,25 +147,44 @@ class Event:
 
 
 @dataclass(frozen=True)
-class TorchXpu:
-    """Whatever stream torch has as its current one on an XPU when it is asked, which each launch does (STREAM-1).
+class TorchCurrent:
+    """Whatever stream torch has as its current one on a device when it is asked, which each launch does (STREAM-1).
 
     Attributes
     ----------
+    kind
+        `cuda` or `xpu`.
     index
         Of the device, as torch counts.
     """
 
+    kind: str
     index: int
 
     def handle(self) -> tuple[int, object]:
-        """Give the address of the `sycl::queue`, and what keeps it valid."""
+        """Give the handle of the driver's stream, or the address of the `sycl::queue`, and what keeps it valid."""
         torch = sys.modules["torch"]
-        raw = getattr(torch._C, "_xpu_getCurrentRawStream", None)  # spares a Python object, where torch has it
+        raw = getattr(torch._C, f"_{self.kind}_getCurrentRawStream", None)  # spares a Python object, where torch has it
         if raw is not None:
             return int(raw(self.index)), torch  # torch's streams come from a pool that lives as long as the process
-        current = torch.xpu.current_stream(self.index)
-        return int(current.sycl_queue), current
+        current = getattr(torch, self.kind).current_stream(self.index)
+        return int(current.sycl_queue if self.kind == "xpu" else current.cuda_stream), current
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The stream that an array names in its `__cuda_array_interface__`: where its library works on it.
+
+    Attributes
+    ----------
+    handle
+        1 is the legacy default stream, 2 the one of each thread.
+    owner
+        The array.
+    """
+
+    handle: int
+    owner: object
 
 
 @contextmanager

@@ -29,8 +29,11 @@ __all__ = [
     "Target",
     "compile_kernel",
     "environment",
+    "facts_of",
+    "hidden_pointers",
     "installed",
     "is_library_function",
+    "kernel_metadata",
     "option_defaults",
     "out_of_resources",
     "resolved_options",
@@ -221,9 +224,28 @@ def environment() -> Typed:
     )
 
 
-def fact() -> Typed:
-    """Give the part of a key that the toolchain itself makes."""
-    return typed((installed().distribution, installed().full_version))
+def facts_of(target: Target, options: Mapping[str, Any]) -> tuple[tuple[str, Typed], ...]:
+    """Give the part of a key that target, toolchain, its environment and options make (KEY-1)."""
+    switches = environment()
+    seen = (target, switches, tuple((type(value), str(value)) for value in options.values()))
+    facts = _facts.get(seen)
+    if facts is None:
+        resolved = resolved_options(target, options)
+        facts = _facts[seen] = (
+            ("target", target.fact()),
+            ("toolchain", typed((installed().distribution, installed().full_version))),
+            ("environment", switches),
+            *((f"option {name}", typed(value)) for name, value in sorted(resolved.items())),
+        )
+    return facts
+
+
+_facts: Final[dict[Any, tuple[tuple[str, Typed], ...]]] = {}  # by target, environment and options: a few per process
+
+
+def hidden_pointers() -> int:
+    """Give how many pointers follow a CUDA kernel's own parameters: scratch memory, and a profiler's from 3.6 on."""
+    return 1 if installed().version < (3, 6) else 2
 
 
 # ------------------------------------------------------------------------------------------------------- sources
@@ -402,7 +424,7 @@ def _compile(
         asm[stage] = module if isinstance(module, (str, bytes)) else str(module)
     if version < (3, 6):
         context.disable_multithreading()  # else its thread pool is left to a fork's child
-    return Binary(asm, stage, _kernel_metadata(metadata, target))
+    return Binary(asm, stage, kernel_metadata(metadata, target))
 
 
 def is_library_function(name: str) -> bool:
@@ -443,7 +465,7 @@ def _types(tree: TypeTree, version: tuple[int, int]) -> TypeTree:
     return "u1" if tree == "i1" and version >= (3, 6) else tree
 
 
-def _kernel_metadata(fields: Mapping[str, Any], target: Target) -> KernelMetadata:
+def kernel_metadata(fields: Mapping[str, Any], target: Target) -> KernelMetadata:
     """Read a launch's facts from the metadata as the last stage left it (META-1); versions lack some fields."""
     if target.backend == "xpu":
         threads_per_warp = fields.get("threads_per_warp", target.threads_per_warp)

@@ -11,22 +11,23 @@ user.
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
-from gridpact import backends, toolchain
+from gridpact import backends, hooks, toolchain
 from gridpact.arguments import ALIGNMENT, Leaf, Path, Pointer, TypeTree, check_writable, encode, pointer_of
-from gridpact.backends.protocol import Device, LaunchDesc, StreamRef
+from gridpact.backends.protocol import StreamRef
 from gridpact.errors import ContractTypeError, ContractValueError, LaunchError, ResourceError, UnsupportedError
-from gridpact.grid import canonical_grid
+from gridpact.grid import Grid, canonical_grid
 from gridpact.identity import typed
-from gridpact.launch import check_threads_in_launch, owners_stream
-from gridpact.metadata import KernelMetadata, check_fields
-from gridpact.stream import current_stream
+from gridpact.launch import Call, check_programs, describe, owners_stream
+from gridpact.metadata import KernelMetadata, LaunchMetadata, check_fields
+from gridpact.stream import TorchCurrent, current_stream
 
-__all__ = ["Launcher", "benchmark", "driver", "register"]
+__all__ = ["Launcher", "benchmark", "driver", "hand_over", "register"]
 
 _ENTRY: Final = "gridpact"
 _TARGET: Final = "sycl"  # a name that no other backend of Triton answers to
@@ -38,7 +39,7 @@ def driver(device: str = "sycl:cpu") -> Any:
     Parameters
     ----------
     device
-        Name of a SYCL device.
+        Name of a SYCL or CUDA device.
 
     Returns
     -------
@@ -51,7 +52,11 @@ def driver(device: str = "sycl:cpu") -> Any:
         The device is not usable, or the installed Triton has no backend for it.
     """
     register()
-    return _driver_class()(backends.open_device(device))
+    opened = backends.open_device(device)
+    kind = opened.name.partition(":")[0]
+    if kind not in ("sycl", "cuda"):
+        raise UnsupportedError(device, "Triton's runtime compiles for SYCL and CUDA devices", capability="triton")
+    return _driver_class(kind)(opened)
 
 
 class Launcher:
@@ -73,15 +78,13 @@ class Launcher:
         Triton's `OutOfResources`, so that its autotuner drops the configuration.
     """
 
-    def __init__(self, device: Device, source: Any, metadata: Any) -> None:
+    def __init__(self, device: Any, source: Any, metadata: Any) -> None:
         self.device = device
         self.signature: Mapping[str, TypeTree] = source.signature
         self.constants: Mapping[Path, Any] = getattr(source, "constants", {})
         self.divisible = {path for path, facts in getattr(source, "attrs", {}).items() if _DIVISIBLE in facts}
-        self.metadata = KernelMetadata(
-            metadata.name, metadata.num_warps, metadata.threads_per_warp, metadata.shared, metadata.num_ctas
-        )
-        check_fields(metadata._asdict(), device, repr(metadata.name))
+        self.metadata = toolchain.kernel_metadata(metadata._asdict(), device.target)
+        check_fields(self.metadata.fields, device, repr(metadata.name))
         try:
             device.check_resources(self.metadata, repr(metadata.name))
         except ResourceError as error:
@@ -108,29 +111,21 @@ class Launcher:
         device = self.device
         x, y, z = canonical_grid((grid_x, grid_y, grid_z), dict, device.limits)
         leaves = list(self._leaves(args))
-        check_threads_in_launch((x, y, z), self.metadata.threads, device)
+        check_programs((x, y, z), self.metadata, device)
         if 0 in (x, y, z):
             return
         pointers = [leaf.pointer for leaf in leaves if leaf.pointer is not None]
         given = current_stream() if stream is None else stream
-        is_default = given is None or isinstance(given, StreamRef)
+        is_default = given is None or isinstance(given, (StreamRef, TorchCurrent))
         if is_default:
-            ref = owners_stream(device, pointers, self.metadata.name) or device.default_stream()
+            usual = device.accept_stream(given) if isinstance(given, TorchCurrent) else device.default_stream()
+            ref = owners_stream(device, pointers, self.metadata.name) or usual
         else:
             ref = device.accept_stream(given)
-        desc = LaunchDesc(
-            x,
-            y,
-            z,
-            self.metadata.threads,
-            self.metadata.shared,
-            self.metadata.num_ctas,
-            ref,
-            device.load(function, leaves, ref),
-            leaves,
-            (*((pointer.tensor, pointer.export) for pointer in pointers), function),
-            is_default and any(pointer.device in ("host", "any") for pointer in pointers),
-        )
+        is_waited_for = is_default and any(map(device.is_host_memory, pointers))
+        kernel = device.load(function, leaves, ref)
+        desc = describe(self.metadata, (x, y, z), ref, kernel, leaves, (function,), is_waited_for)
+        device.check_fits(desc, repr(self.metadata.name))
         if enter_hook is not None:
             enter_hook(launch_metadata)
         try:
@@ -187,21 +182,94 @@ class Launcher:
 _DIVISIBLE: Final = ["tt.divisibility", ALIGNMENT]
 
 
-def benchmark(call: Callable[[], object], quantiles: Sequence[float] | None = None, **_: object) -> Any:
+def hand_over(call: Call, programs: Grid, stream: StreamRef, is_waited_for: bool) -> Any:
+    """Make a checked launch through Triton's own launcher, which packs what ours does not yet: tensor descriptors.
+
+    Arguments, options, grid, stream and device were judged as for any launch; observers watch it as they do any.
+
+    Raises
+    ------
+    UnsupportedError
+        ARG-3: no CUDA device, or no torch. GRID-8: 2^31 programs or more, which that launcher would skip in silence.
+    ContractError
+        CAPTURE-1: the stream is captured.
+    """
+    device: Any = call.device
+    subject = f"kernel {call.kernel.__name__!r}"
+    if not device.name.startswith("cuda") or "torch" not in sys.modules:
+        rule = "tensor descriptors are arguments on CUDA devices alone, where torch is in use"
+        raise UnsupportedError(subject, rule, clause="ARG-3", capability="descriptors")
+    import torch
+
+    x, y, z = programs
+    if x * y * z >= _COUNTED_BY_TRITON:
+        rule = f"less than {_COUNTED_BY_TRITON} programs with tensor descriptors, which Triton's own launcher counts"
+        raise UnsupportedError("grid", rule, f"{x} x {y} x {z}", "Launch in parts.", "GRID-8", "descriptors")
+    device.check_may_load(stream, subject)  # whether Triton would have to, it does not tell
+    theirs = call.kernel.of_triton()
+    options = {name: value for name, value in call.options.items() if value != device.options[name].default}
+    with torch.cuda.device(device.ordinal), torch.cuda.stream(torch.cuda.ExternalStream(stream.handle)):
+        compiled = theirs.warmup(**call.bound, **options, grid=programs)
+        metadata = toolchain.kernel_metadata(compiled.metadata._asdict(), device.target)
+        device.check_resources(metadata, subject)
+        check_programs(programs, metadata, device)
+        if 0 in programs:
+            return compiled
+        facts = {
+            "name": metadata.name,
+            "function": compiled.function,
+            "stream": stream.handle,
+            "hash": compiled.hash,
+            "grid": programs,
+            "device": device.name,
+            "num_warps": metadata.num_warps,
+            "shared": metadata.shared,
+            "arguments": dict(call.bound),
+        }
+
+        def launch() -> None:
+            theirs[programs](**call.bound, **options)
+            device.hold(call.arguments.leaves, stream)
+
+        hooks.launched_under(hooks.own_observers_of(call.kernel), LaunchMetadata(lambda: facts), launch)
+    if is_waited_for:
+        torch.cuda.ExternalStream(stream.handle, device=device.ordinal).synchronize()
+    return compiled
+
+
+_COUNTED_BY_TRITON: Final = 2**31  # its launcher multiplies the axes as ints
+
+
+def benchmark(
+    call: Callable[[], object],
+    quantiles: Sequence[float] | None = None,
+    *,
+    wait: Callable[[], None] = backends.synchronize,
+    **_: object,
+) -> Any:
     """Time a launch for Triton's autotuner: a first call to compile, then up to 25 calls or a tenth of a second.
+
+    Parameters
+    ----------
+    call
+        Makes the launch.
+    quantiles
+        Of the times that are wanted; the median if not given.
+    wait
+        Waits until it is complete.
 
     Returns
     -------
     Milliseconds per call: one number for each quantile, or the median.
     """
     call()
-    backends.synchronize()
+    wait()
     elapsed_ms: list[float] = []
     begin = time.perf_counter()
     while (len(elapsed_ms) < 25 and time.perf_counter() - begin < 0.1) or not elapsed_ms:
         start = time.perf_counter()
         call()
-        backends.synchronize()
+        wait()
         elapsed_ms.append((time.perf_counter() - start) * 1e3)
     elapsed_ms.sort()
     at = [elapsed_ms[round(q * (len(elapsed_ms) - 1))] for q in (quantiles or (0.5,))]
@@ -307,15 +375,17 @@ def _stand_in_class() -> type:
 
 
 @cache
-def _driver_class() -> type:
+def _driver_class(kind: str) -> type:
+    """Make Triton's view of one device of gridpact's, of a kind: `sycl` or `cuda`."""
     from triton.backends.compiler import GPUTarget
     from triton.backends.driver import DriverBase
 
     class Driver(DriverBase):  # type: ignore[misc]
-        """Triton's view of one SYCL device of gridpact."""
+        """What every device has."""
 
         def __init__(self, device: Any) -> None:
             self.device = device
+            self.ordinal: int = getattr(device, "ordinal", 0)
             self.utils = self
             self.launcher_cls = lambda source, metadata: Launcher(device, source, metadata)
 
@@ -323,15 +393,21 @@ def _driver_class() -> type:
         def is_active(cls) -> bool:
             return False  # only by set_active
 
-        def get_current_target(self) -> Any:
-            return GPUTarget(_TARGET, dict(self.device.target.arch), self.device.target.threads_per_warp)
-
         def get_current_device(self) -> int:
-            return 0
+            return self.ordinal
 
         def set_current_device(self, index: int) -> None:
-            if index != 0:
+            if index != self.ordinal:
                 raise ContractTypeError("device", f"{self.device.name} is the only one", index, clause="DEVICE-1")
+
+        def get_benchmarker(self) -> Callable[..., Any]:
+            return partial(benchmark, wait=self.device.synchronize)
+
+    class Sycl(Driver):
+        """Through our own target name, which our compiler serves."""
+
+        def get_current_target(self) -> Any:
+            return GPUTarget(_TARGET, dict(self.device.target.arch), self.device.target.threads_per_warp)
 
         def get_current_stream(self, index: int) -> object:
             given = current_stream()
@@ -341,9 +417,6 @@ def _driver_class() -> type:
             import torch
 
             return torch.device("cpu")
-
-        def get_benchmarker(self) -> Callable[..., Any]:
-            return benchmark
 
         # Triton calls these two on `driver.utils`.
 
@@ -362,4 +435,42 @@ def _driver_class() -> type:
             binary = toolchain.Binary({"spv": bytes(code)}, "spv", metadata)
             return binary, binary, 0, 0
 
-    return Driver
+    class Cuda(Driver):
+        """Through NVIDIA's backend of the installed Triton."""
+
+        def get_current_target(self) -> Any:
+            return GPUTarget("cuda", self.device.target.arch, self.device.target.threads_per_warp)
+
+        def get_current_stream(self, index: int) -> object:
+            given = current_stream()
+            if given is None:  # torch's, where torch is in use: its programs expect no other
+                return TorchCurrent("cuda", index) if "torch" in sys.modules else self.device.default_stream()
+            return given
+
+        def get_active_torch_device(self) -> Any:
+            import torch
+
+            return torch.device("cuda", self.ordinal)
+
+        def get_device_properties(self, index: int) -> dict[str, Any]:
+            return {
+                "max_shared_mem": self.device.limits.shared_bytes,
+                "multiprocessor_count": self.device.processors,
+                "warpSize": self.device.target.threads_per_warp,
+            }
+
+        def load_binary(self, name: str, code: bytes, shared: int, index: int) -> tuple[Any, ...]:
+            """Wrap the binary as above; 3.6 and later also ask for the most threads of a program."""
+            binary = toolchain.Binary({"cubin": bytes(code)}, "cubin", KernelMetadata(name, shared=shared))
+            known = (binary, binary, 0, 0)
+            return known if toolchain.installed().version < (3, 6) else (*known, self.device.limits.threads)
+
+    made: type = {"sycl": Sycl, "cuda": Cuda}[kind]
+    missing = made.__abstractmethods__  # type: ignore[attr-defined]
+    # Each version of Triton has other abstract methods, for parts of it that gridpact takes the place of.
+    return type(kind.capitalize(), (made,), dict.fromkeys(missing, _unneeded)) if missing else made
+
+
+def _unneeded(self: Any, *args: object, **kwargs: object) -> Any:
+    """Refuse what Triton's own launchers alone ask their driver."""
+    raise UnsupportedError("triton", "gridpact's launcher has no such part", capability="driver")

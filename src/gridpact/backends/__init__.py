@@ -32,6 +32,7 @@ __all__ = [
 BACKENDS: Final[dict[str, str]] = {
     "reference": "gridpact.backends.reference",
     "sycl": "gridpact.backends.sycl",
+    "cuda": "gridpact.backends.cuda",
 }
 """Name -> module. A device's name begins with its backend's: `sycl:cpu`."""
 
@@ -91,12 +92,16 @@ def device_of(stream: object) -> str | None:
 def owner_of(pointer: Pointer) -> str:
     """Name who owns memory: a device, such as `sycl:cpu` or `cuda:0`, else `host memory`.
 
-    Memory of SYCL is on the device of the queue that its library names.
+    Memory of SYCL is on the device of the queue that its library names; of an array of CUDA the driver knows it.
     """
     if pointer.device in ("host", "any"):
         return "host memory"
     if pointer.device == "sycl":
         return device_of(pointer.stream) or "a SYCL device that its library names no queue of"
+    if pointer.device == "cuda":
+        from gridpact.backends import cuda
+
+        return f"cuda:{cuda.ordinal_of_memory(pointer.address)}"
     return pointer.device
 
 

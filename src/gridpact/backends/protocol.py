@@ -29,11 +29,11 @@ class Limits:
     device
         Name of the device, for errors.
     programs
-        Largest count per axis (x, y, z), programs.
+        Largest count per axis (x, y, z), programs; blocks, where a program is a cluster of them.
     threads
-        Largest number of threads of one program.
+        Largest number of threads of one program, or block.
     shared_bytes
-        Largest shared memory of one program, bytes.
+        Largest shared memory of one program, or block, bytes.
     threads_in_launch
         Largest number of threads of a whole launch.
     """
@@ -84,17 +84,21 @@ class LaunchDesc:
     x, y, z
         Programs per axis; each at least 1.
     threads
-        Threads of one program.
+        Threads of one block; a program is one, or a cluster of them.
     shared_bytes
-        Shared memory of one program, bytes.
-    num_ctas
-        Programs per cluster.
+        Shared memory of one block, bytes.
+    cluster
+        Blocks of the cluster that runs one program, x first; (1, 1, 1) without clusters.
+    is_cooperative, is_programmatic
+        All programs have to run at once; the launch may begin before the kernel ahead of it is over.
+    scratch_bytes
+        Global scratch memory of one block, bytes.
     stream, kernel
         Handles of the backend's own.
     leaves
         Arguments in the kernel's order, encoded.
     keep
-        Objects whose memory the kernel uses; the backend holds them until it is complete.
+        Objects that the kernel uses beside the memory of its leaves; the backend holds both until it is complete.
     is_waited_for
         The call returns when the results can be read (host memory, no stream given).
     """
@@ -104,7 +108,10 @@ class LaunchDesc:
     z: int
     threads: int
     shared_bytes: int
-    num_ctas: int
+    cluster: tuple[int, int, int]
+    is_cooperative: bool
+    is_programmatic: bool
+    scratch_bytes: int
     stream: StreamRef
     kernel: Any
     leaves: Sequence[Leaf]
@@ -161,8 +168,17 @@ class Device(Protocol):
     def check_reach(self, subject: str, pointer: Pointer) -> None:
         """Refuse a pointer that the device cannot follow (DEVICE-1)."""
 
+    def is_host_memory(self, pointer: Pointer) -> bool:
+        """Whether results in this memory are read when the launch has returned, and no stream is asked (STREAM-4)."""
+
     def check_resources(self, metadata: KernelMetadata, subject: str) -> None:
         """Refuse a kernel that needs more than the device has (META-4)."""
+
+    def check_may_load(self, stream: StreamRef, subject: str) -> None:
+        """Refuse to load a binary for a launch on a stream that is being captured (CAPTURE-1)."""
+
+    def check_fits(self, desc: LaunchDesc, subject: str) -> None:
+        """Refuse a launch for which a loaded kernel is too large: programs at once, blocks of a cluster (META-4)."""
 
     def accept_stream(self, stream: object) -> StreamRef:
         """Take a user's stream, or refuse one of another kind or device (STREAM-5)."""

@@ -132,7 +132,16 @@ class ReferenceDevice:
         if pointer.device not in ("host", "any"):
             raise backends.out_of_reach(subject, _NAME, backends.owner_of(pointer))
 
+    def is_host_memory(self, pointer: Pointer) -> bool:
+        return True
+
     def check_resources(self, metadata: KernelMetadata, subject: str) -> None:
+        return None
+
+    def check_may_load(self, stream: StreamRef, subject: str) -> None:
+        return None
+
+    def check_fits(self, desc: LaunchDesc, subject: str) -> None:
         return None
 
     def accept_stream(self, stream: object) -> StreamRef:

@@ -18,18 +18,18 @@ import importlib.metadata
 import os
 import platform
 import threading
-import time
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial, wraps
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Final, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, cast
 
 from gridpact import backends, cache, native, spirv, toolchain
 from gridpact.arguments import SIZES, Classified, Leaf, Pointer
+from gridpact.backends.ending import free_with, gate, gated
 from gridpact.backends.protocol import Device, DeviceStatus, LaunchDesc, Limits, Mark, StreamRef
 from gridpact.errors import (
     BackendError,
@@ -38,10 +38,10 @@ from gridpact.errors import (
     LaunchError,
     UnsupportedError,
 )
-from gridpact.identity import Typed, typed
+from gridpact.identity import Typed
 from gridpact.metadata import KernelMetadata, Option, Policy, lacking_resources, nearest_name, option_table
 from gridpact.state import Source
-from gridpact.stream import Stream, TorchXpu
+from gridpact.stream import Stream, TorchCurrent
 
 __all__ = [
     "FIELDS",
@@ -63,8 +63,6 @@ _OPENCL_DRIVER: Final = "libintelocl.so"
 _LIBRARIES: Final = ("libintlc.so.5", "libimf.so", "libirng.so", "libsvml.so", "libOpenCL.so.1")
 
 _Handle = int
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 
 # ------------------------------------------------------------------------------------------- the runtime, two routes
@@ -118,55 +116,6 @@ class _Route(Protocol):
     def wait(self, event: _Handle) -> None: ...
     def is_complete(self, event: _Handle) -> bool: ...
     def free_event(self, event: _Handle) -> None: ...
-
-
-class _Gate:
-    """Keeps threads out of the runtime while the process ends: its destructors run whoever is still inside.
-
-    Only daemon threads are left by then. One that is inside goes on until it is done, and keeps alive what it must; one
-    that wants in ends, and lets go of its locks on the way. The main thread goes on.
-    """
-
-    def __init__(self) -> None:
-        self._inside: list[int] = []  # idents of threads, once for each call; appending and removing are atomic
-        self.is_shut = False
-
-    def enter(self) -> bool:
-        """Go in; False where the gate is shut for this thread."""
-        thread = threading.get_ident()
-        self._inside.append(thread)
-        if self.is_shut and thread != threading.main_thread().ident and self._inside.count(thread) == 1:
-            self._inside.remove(thread)
-            return False
-        return True
-
-    def leave(self) -> None:
-        """Go out."""
-        self._inside.remove(threading.get_ident())
-
-    def shut(self) -> None:
-        """Let nobody in any more, and wait for those who are."""
-        self.is_shut = True
-        while any(thread != threading.get_ident() for thread in self._inside):
-            time.sleep(0.001)
-
-
-_gate: Final = _Gate()
-
-
-def _gated(call: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Let an operation go through the gate as a whole: what it keeps alive is known when it is through."""
-
-    @wraps(call)
-    def through(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        if not _gate.enter():
-            raise SystemExit  # ends a thread without a word
-        try:
-            return call(*args, **kwargs)
-        finally:
-            _gate.leave()
-
-    return through
 
 
 _SPIRV, _DEVICE_BINARY, _BUNDLE, _SOURCE = 0, 1, 2, 3  # what `load` is given; as in native/sycl.cpp
@@ -670,17 +619,13 @@ def ranges_zyx(x: int, y: int, z: int, threads: int) -> tuple[tuple[int, int, in
 
 
 def _free_with(owner: object, free: Callable[[_Handle], None], handle: _Handle) -> None:
-    """Free a handle when its owner is gone; not at exit, when threads and kernels may be using it."""
-    alive = weakref.ref(owner)
+    """Free a handle when its owner is gone; not in a forked child, whose runtime is lost."""
 
-    def freed() -> None:
-        if alive() is None and not _is_forked and _gate.enter():  # at exit it is called with its owner still alive
-            try:
-                free(handle)
-            finally:
-                _gate.leave()
+    def unless_forked() -> None:
+        if not _is_forked:
+            free(handle)
 
-    weakref.finalize(owner, freed)
+    free_with(owner, unless_forked)
 
 
 @dataclass
@@ -707,12 +652,12 @@ class _Event:
         self._route = route
         _free_with(self, route.free_event, handle)
 
-    @_gated
+    @gated
     def wait(self) -> None:
         _check_process("event")
         self._route.wait(self.handle)
 
-    @_gated
+    @gated
     def is_complete(self) -> bool:
         _check_process("event")
         return self._route.is_complete(self.handle)
@@ -749,7 +694,6 @@ class SyclDevice:
         product = "cpu" if self.is_cpu else found.product
         self.target = target_of(product, found.threads, found.has_fp64, found.sub_group_sizes, inlines_all=self.is_cpu)
         self._options: dict[str, Option] | None = None
-        self._identities: dict[Any, tuple[tuple[str, Typed], ...]] = {}  # by options and environment: a few per process
         self._default: _Queue | None = None
         self._loaded: weakref.WeakKeyDictionary[toolchain.Binary, dict[int, _Kernel]] = weakref.WeakKeyDictionary()
         self._flights: defaultdict[_Handle, deque[_Flight]] = defaultdict(deque)
@@ -765,29 +709,19 @@ class SyclDevice:
     def _end(self) -> None:
         """Let the interpreter end: nobody comes in any more, and kernels in flight are done with their memory."""
         if not _is_forked:
-            _gate.shut()
+            gate.shut()
             self.synchronize()
 
     # -- binaries
 
     def identity(self, options: Mapping[str, Any]) -> tuple[tuple[str, Typed], ...]:
-        environment = toolchain.environment()
-        seen = (environment, tuple((type(value), str(value)) for value in options.values()))
-        facts = self._identities.get(seen)
-        if facts is None:
-            resolved = toolchain.resolved_options(self.target, options)
-            facts = self._identities[seen] = (
-                ("target", self.target.fact()),
-                ("toolchain", toolchain.fact()),
-                ("environment", environment),
-                *((f"option {name}", typed(value)) for name, value in sorted(resolved.items())),
-            )
-        return facts
+        return toolchain.facts_of(self.target, options)
 
+    @gated  # the compiler's own threads and locks do not bear it that the interpreter ends under them
     def compile(self, source: Source, arguments: Classified, options: Mapping[str, Any], name: Any) -> toolchain.Binary:
         return toolchain.compile_kernel(source, arguments, self.target, options, name=name)
 
-    @_gated
+    @gated
     def load(self, binary: toolchain.Binary, leaves: Sequence[Leaf], stream: StreamRef) -> _Kernel:
         _check_process(self.name)
         context = self.route.context_of(stream.handle)
@@ -856,7 +790,7 @@ class SyclDevice:
 
     # -- checks
 
-    @_gated
+    @gated
     def check_reach(self, subject: str, pointer: Pointer) -> None:
         if pointer.device == "any" or (pointer.device == "host" and self.found.reaches_host_memory):
             return
@@ -864,13 +798,22 @@ class SyclDevice:
         if owner != self.name:
             raise backends.out_of_reach(subject, self.name, owner)
 
+    def is_host_memory(self, pointer: Pointer) -> bool:
+        return pointer.device in ("host", "any")
+
     def check_resources(self, metadata: KernelMetadata, subject: str) -> None:
         for error in lacking_resources(metadata, self.limits, subject):
             raise error
 
+    def check_may_load(self, stream: StreamRef, subject: str) -> None:
+        """No queue is ever recorded here."""
+
+    def check_fits(self, desc: LaunchDesc, subject: str) -> None:
+        """There are no clusters, and no programs that have to run at once."""
+
     # -- streams
 
-    @_gated
+    @gated
     def accept_stream(self, stream: object) -> StreamRef:
         _check_process(self.name)
         if isinstance(stream, Stream):
@@ -892,7 +835,7 @@ class SyclDevice:
             raise ContractValueError("stream", f"expected a queue of {self.name}", stream, clause="STREAM-5")
         return StreamRef(handle, owner, not self.route.is_in_order(handle))
 
-    @_gated
+    @gated
     def default_stream(self) -> StreamRef:
         _check_process(self.name)
         with self._lock:
@@ -900,28 +843,28 @@ class SyclDevice:
                 self._default = _Queue(self.route, self.found.index, in_order=True)
         return StreamRef(self._default.handle, self._default)
 
-    @_gated
+    @gated
     def create_stream(self, *, in_order: bool) -> tuple[int, object]:
         _check_process(self.name)
         self._let_go(list(self._flights))  # streams that were dropped, too
         queue = _Queue(self.route, self.found.index, in_order)
         return queue.handle, queue
 
-    @_gated
+    @gated
     def is_same_stream(self, stream: StreamRef, other: StreamRef) -> bool:
         return stream.handle == other.handle or self.route.is_same(stream.handle, other.handle)
 
-    @_gated
+    @gated
     def record(self, stream: StreamRef) -> _Event:
         return _Event(self.route, self.route.barrier(stream.handle, None))
 
-    @_gated
+    @gated
     def wait_for(self, stream: StreamRef, mark: Mark) -> None:
         self.route.free_event(self.route.barrier(stream.handle, cast(_Event, mark).handle))
 
     # -- launch
 
-    @_gated
+    @gated
     def launch(self, desc: LaunchDesc) -> None:
         handle = desc.stream.handle
         with self._lock:
@@ -933,11 +876,11 @@ class SyclDevice:
                 event = self._submit(desc)
                 if desc.stream.is_fenced:
                     self.record(desc.stream)
-            if desc.is_waited_for or _gate.is_shut:  # nobody would wait for a launch that is made as the process ends
+            if desc.is_waited_for or gate.is_shut:  # nobody would wait for a launch that is made as the process ends
                 event.wait()
                 return
             with self._lock:
-                self._flights[handle].append(_Flight(event, (*desc.keep, desc.kernel, desc.stream.keep)))
+                self._flights[handle].append(_Flight(event, (desc.leaves, *desc.keep, desc.kernel, desc.stream.keep)))
         except BaseException:  # an interrupt, too: what was submitted uses memory that is about to be dropped
             with suppress(BackendError):
                 self.route.wait_queue(handle)
@@ -961,7 +904,7 @@ class SyclDevice:
                 if flights is not None and not flights and self._flights.get(handle) is flights:
                     del self._flights[handle]
 
-    @_gated
+    @gated
     def synchronize(self, stream: object = None) -> None:
         _check_process(self.name)
         ref = None if stream is None else self.accept_stream(stream)
@@ -993,8 +936,8 @@ def _queue_of(stream: object) -> tuple[_Handle, object] | None:
 
     This is the one place that knows whose streams are queues of SYCL. dpctl's other objects give addresses, too.
     """
-    if isinstance(stream, TorchXpu):
-        return stream.handle()
+    if isinstance(stream, TorchCurrent):
+        return stream.handle() if stream.kind == "xpu" else None
     for kind in type(stream).__mro__:
         library = kind.__module__.partition(".")[0]
         if library == "dpctl" and kind.__name__ == "SyclQueue":
@@ -1004,7 +947,7 @@ def _queue_of(stream: object) -> tuple[_Handle, object] | None:
     return None
 
 
-@_gated
+@gated
 def device_of(stream: object) -> str | None:
     taken = _queue_of(stream)
     if taken is None:

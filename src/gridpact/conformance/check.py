@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gridpact.conformance.subjects import Subject
 
 __all__ = [
+    "NUMBERS",
     "POISON",
     "Array",
     "Asked",
@@ -159,7 +160,7 @@ def another_device(subject: Subject) -> str:
     """Name another device of ours than the one that a subject of ours is asked on; that one where there is no other."""
     from gridpact import backends
 
-    own = subject.name.partition(":")[2]
+    own = subject.opened.name  # type: ignore[attr-defined]
     others = (status.name for status in backends.device_statuses() if status.is_usable and status.name != own)
     return next(others, own)
 

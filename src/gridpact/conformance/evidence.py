@@ -167,14 +167,12 @@ def _made_of(record: Record) -> str:
 
 
 def apart(records: list[Record]) -> list[Record]:
-    """Tell a launcher of Triton's apart by Triton's version, where several were asked under one name."""
+    """Tell a launcher apart by Triton's version, where several were asked under one name."""
     asked: dict[str, set[str]] = {}
     for record in records:
         asked.setdefault(record.subject, set()).add(_made_of(record))
     return [
-        record
-        if record.is_own or len(asked[record.subject]) == 1
-        else replace(record, subject=f"{record.subject} {_made_of(record)}")
+        record if len(asked[record.subject]) == 1 else replace(record, subject=f"{record.subject} {_made_of(record)}")
         for record in records
     ]
 

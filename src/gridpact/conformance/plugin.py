@@ -44,8 +44,8 @@ class Allowed:
     def matches(self, subject: str, case: Case) -> bool:
         """Whether the row is about this case of this subject."""
         return (
-            fnmatch.fnmatchcase(subject, self.subject)
-            and case.clause == self.clause
+            subject.partition("@")[0] == self.subject
+            and fnmatch.fnmatchcase(case.clause, self.clause)
             and fnmatch.fnmatchcase(case.id, self.case)
         )
 

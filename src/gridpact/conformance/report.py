@@ -74,7 +74,7 @@ OPEN_POINTS: Final = (
     Question("ids right on every target", ("GRID-4:*", "GRID-8:*", "META-5:*"),
              {_CUDA: "ids and geometry as they run", _INTEL: "the same through Level Zero"}),
     Question("lengths refused", ("GRID-3:*",)),
-    Question("asynchronous ordering on each stream path", ("STREAM-[1-4]:*",),
+    Question("asynchronous ordering on each stream path", ("STREAM-[1-4]:*", "CAPTURE-*"),
              {_CUDA: "streams, events, capture in graphs", _INTEL: "torch's streams"}),
     Question("a meaning for every shared metadata field", ("META-2:*", "META-6:*"),
              {_CUDA: "maxnreg, launch_pdl, launch_cooperative_grid, cluster_dims as they run", _INTEL: "grf_mode"}),

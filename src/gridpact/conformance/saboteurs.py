@@ -51,6 +51,7 @@ SABOTEURS: Final[dict[str, Saboteur]] = {}
 
 _REFERENCE: Final = "gridpact:reference"
 _SYCL: Final = "gridpact:sycl:cpu"
+_CUDA: Final = "gridpact:cuda:fake"  # our launcher on a driver that runs nothing, as far as the driver call
 
 
 def break_process(name: str) -> None:
@@ -639,6 +640,27 @@ def _miss_late_hooks(subject: Any) -> None:
         return known.setdefault(id(kernel), (kernel, original(kernel)))[1]
 
     _wrap(hooks, "observers_of", of)
+
+
+# --------------------------------------------------------------------------------------------------------- on CUDA
+
+
+@_saboteur(_CUDA, "CAPTURE-1")
+def _load_under_capture(subject: Any) -> None:
+    """Compiles and loads though a stream is captured."""
+    type(subject.opened).check_may_load = lambda *args: None
+
+
+@_saboteur(_CUDA, "META-2")
+def _drop_clusters(subject: Any) -> None:
+    """Launches clusters of programs as single blocks."""
+    _change_desc(subject, lambda desc: dataclasses.replace(desc, cluster=(1, 1, 1)))
+
+
+@_saboteur(_CUDA, "META-2")
+def _drop_cooperation(subject: Any) -> None:
+    """Forgets that all programs have to run at once."""
+    _change_desc(subject, lambda desc: dataclasses.replace(desc, is_cooperative=False))
 
 
 # ------------------------------------------------------------------------------------------ KEY, SPEC, ARG, THREAD

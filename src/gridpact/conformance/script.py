@@ -166,7 +166,7 @@ class Script:
         memory: dict[str, np.ndarray[Any, Any]] = {}
         if self._streams:
             given = [(key if array is self._memory.get(key) else self._new(key), array) for key, array in given]
-            shown = [self._stream(v) or self._named(v) or _argument_text(key, v, memory) for key, v in given]
+            shown = [self._stream(v) or self._known(v) or _argument_text(key, v, memory) for key, v in given]
         else:
             shown = [_argument_text(key, value, memory) for key, value in given]
         shown[len(args) :] = [f"{key}={text}" for key, text in zip(kwargs, shown[len(args) :], strict=True)]
@@ -211,6 +211,12 @@ class Script:
         self._together = None
         self._keep()
 
+    def forget(self) -> None:
+        """Let go of the kernels and results that the program names, so that they can end."""
+        self._results.clear()
+        self._expected = {}
+        self._kernels = {key: (name, None) for key, (name, _) in self._kernels.items()}
+
     def failed(self) -> None:
         """Let the program go on after the last launch, which was refused."""
         if 0 < self._launches <= _MOST_LAUNCHES:
@@ -254,11 +260,18 @@ class Script:
 
     def let_go(self, flag: np.ndarray[Any, Any]) -> None:
         """Write what raises the flag that a kernel waits for."""
-        self._parts.append(f"{self._named(flag)}[0] = 1")
+        name = self._named(flag)
+        on_device = f"with torch.cuda.stream(torch.cuda.Stream()):\n    {name}.tensor.fill_(1)"
+        self._parts.append(on_device if hasattr(flag, "tensor") else f"{name}[0] = 1")
 
     def show(self) -> None:
         """Write what prints all memory."""
         self._parts.append("".join(f"print({name!r}, {name})\n" for name in self._memory).rstrip())
+
+    def _known(self, value: Any) -> str:
+        """Show an argument that is memory with a name."""
+        name = self._named(value)
+        return _passed(name, value) if name else ""
 
     def _named(self, memory: Any) -> str:
         """Give the name of memory that has one."""
@@ -311,7 +324,7 @@ def _argument_text(name: str, value: Any, memory: dict[str, np.ndarray[Any, Any]
     """Show an argument; arrays, also those in tuples, are entered into the memory under a name."""
     if isinstance(value, np.ndarray) and value.size and value.dtype.kind in "biufc":
         memory[name] = value
-        return name
+        return _passed(name, value)
     if type(value) is tuple:
         parts = [_argument_text(f"{name}_{i}", part, memory) for i, part in enumerate(value)]
         return f"({', '.join(parts)}{',' * (len(parts) == 1)})"
@@ -325,13 +338,19 @@ def _argument_text(name: str, value: Any, memory: dict[str, np.ndarray[Any, Any]
     return "object()" if repr(value).startswith("<") else repr(value)
 
 
+def _passed(name: str, array: Any) -> str:
+    """Show memory as an argument: what host and device share is an array that has a tensor."""
+    return f"{name}.tensor" if hasattr(array, "tensor") else name
+
+
 def _constant_text(value: Any) -> str:
     return f"tl.constexpr({value.value!r})" if hasattr(value, "value") else repr(value)
 
 
 def _array_text(array: np.ndarray[Any, Any], tensor: str) -> str:
     """Show memory: its content, as short as it goes, and where it begins after a multiple of 16 bytes."""
-    flat, dtype = array.ravel(), repr(array.dtype.str)
+    tensor = "Shared({})" if hasattr(array, "tensor") else tensor
+    flat, dtype = np.asarray(array).ravel(), repr(array.dtype.str)
     if array.dtype.kind == "f" and not np.isfinite(flat).all():  # nan and inf are no words of Python
         tensor = tensor.format(f"{{}}.view({dtype})")
         flat, dtype = flat.view(f"i{array.itemsize}"), repr(f"i{array.itemsize}")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from gridpact.conformance.check import POISON, Array, check_refused, launch, own_rule, poisoned, same
+from gridpact.conformance.check import POISON, Array, check_refused, launch, own_rule, poisoned, require, same
 from gridpact.conformance.model import Unguarded, Unsupported, Violated, case, clause
 from gridpact.conformance.subjects import Subject
 
@@ -242,7 +243,7 @@ def _check_passed(subject: Subject, result: Any, due: list[Any]) -> None:
     """
     if not subject.runs:
         passed = subject.passed(result)
-        seen = [passed[name] for name in result.src.signature if name != "seen"]
+        seen = [value for name, value in passed.items() if name != "seen"]
         for wanted, found in zip(due, seen, strict=True):
             same(subject, f"numbers {due}", wanted, found)
 
@@ -479,8 +480,22 @@ def none_and_tuples_are_arguments(subject: Subject, given: tuple[Any, int]) -> N
     """A kernel branches on None, and takes a tuple in a tuple apart."""
     extra, due = given
     seen = poisoned(2, "i8")
-    launch(subject, "optional", (1,), seen, extra)
+    launch(subject, "optional" if extra is None else "taken_apart", (1,), seen, extra)
     same(subject, f"extra={extra}", [due, POISON], seen)
+
+
+@case("ARG-3", watched=["no", "yes"])
+def tensor_descriptor_is_an_argument(subject: Subject, watched: str) -> None:
+    """A kernel reads rows through a tensor descriptor that it is passed, with hooks and without."""
+    require(subject, "descriptors")
+    source, seen = np.arange(64 * 32, dtype="i4"), poisoned(64 * 32 + 1)
+    calls: list[str] = []
+    hooks = subject.observed(lambda metadata: calls.append("enter"), lambda metadata: calls.append("exit"))
+    with hooks if watched == "yes" else nullcontext():
+        passed = subject.descriptor(source, (64, 32), (16, 32))  # type: ignore[attr-defined]
+        launch(subject, "read_by_descriptor", (4,), passed, seen, ROWS=16, BLOCK=32)
+    same(subject, "rows that were read", [*source, POISON], seen)
+    same(subject, "hooks that were called", ["enter", "exit"] if watched == "yes" else [], calls)
 
 
 @case("ARG-3")

@@ -18,6 +18,7 @@ from gridpact.conformance.check import (
     own_rule,
     poisoned,
     require,
+    require_runs,
     same,
     submit,
 )
@@ -44,6 +45,8 @@ clause(
 
 # ---------------------------------------------------------------------------------------------------------- DEVICE-1
 
+_LIBRARIES = ["dpctl", "torch", "cupy"]  # whose memory tells the device
+
 
 def _own(subject: Subject) -> Any:
     """Give the open device of one of our subjects, whose devices can be made current in one process."""
@@ -57,8 +60,9 @@ def _device_of_launch(subject: Subject, program: str, *args: Any, **options: Any
     kernel = subject.kernel(program).kernel
     subject.show(program, kernel, (1,), args, options)
     subject.asked.alive.append(args)
+    given = [subject.tensor(arg) if isinstance(arg, np.ndarray) else arg for arg in args]
     try:
-        return str(kernel[(1,)](*args, **options).device.name)
+        return str(kernel[(1,)](*given, **options).device.name)
     except LaunchError as error:
         raise Violated(subject.asked.script.line, "a launch", f"{type(error).__name__}: {error}") from error
 
@@ -69,9 +73,10 @@ def current_device_runs_host_memory(subject: Subject) -> None:
     import gridpact
 
     own = _own(subject).name
-    seen = poisoned(1)
+    require_runs(subject)
+    seen = subject.host(poisoned(1))
     with gridpact.device(another_device(subject)), gridpact.device(own):
-        ran_on = _device_of_launch(subject, "passed_on", seen, np.full(1, 5, "i4"))
+        ran_on = _device_of_launch(subject, "passed_on", seen, subject.host(np.full(1, 5, "i4")))
     same(subject, "device and result", str((own, 5)), str((ran_on, int(seen[0]))))
 
 
@@ -82,10 +87,10 @@ def stream_tells_the_device(subject: Subject, how: str) -> None:
 
     own = _own(subject).name
     stream = subject.stream()
-    seen = poisoned(1)
+    seen = subject.host(poisoned(1))
     with gridpact.device(another_device(subject)), subject.on(stream) if how == "current" else nullcontext():
         options = {"stream": stream.given} if how == "option" else {}
-        ran_on = _device_of_launch(subject, "passed_on", seen, np.full(1, 5, "i4"), **options)
+        ran_on = _device_of_launch(subject, "passed_on", seen, subject.host(np.full(1, 5, "i4")), **options)
     subject.wait(stream)
     same(subject, "device and result", str((own, 5)), str((ran_on, int(seen[0]))))
 
@@ -103,7 +108,7 @@ def launch_without_memory_runs_on_its_streams_device(subject: Subject) -> None:
     same(subject, "device", own, ran_on)
 
 
-@case("DEVICE-1", kind="negative", on=["dpctl", "torch_xpu"])
+@case("DEVICE-1", kind="negative", on=_LIBRARIES)
 def stream_of_another_device_than_the_memorys_is_refused(subject: Subject, on: str) -> None:
     """A launch whose memory is on one device and whose stream is on another is refused."""
     import gridpact
@@ -117,13 +122,13 @@ def stream_of_another_device_than_the_memorys_is_refused(subject: Subject, on: s
     kernel = subject.kernel("passed_on").kernel
 
     def ask(seen: Array) -> None:
-        with subject.on(stream) if on == "torch_xpu" else nullcontext():
+        with subject.in_library(stream):
             kernel[(1,)](target, source, stream=elsewhere)
 
     check_refused(subject, ValueError, "STREAM-5", ask, names="stream", memory=written, count=_one)
 
 
-@case("DEVICE-1", on=["dpctl", "torch_xpu"])
+@case("DEVICE-1", on=_LIBRARIES)
 def memory_tells_the_device(subject: Subject, on: str) -> None:
     """Memory of a device: the launch runs there, not on the current device."""
     import gridpact
@@ -133,13 +138,13 @@ def memory_tells_the_device(subject: Subject, on: str) -> None:
     stream = subject.stream(on)
     (target, written), (source, read) = subject.memory(stream), subject.memory(stream)
     written[0], read[0] = POISON, 5
-    with gridpact.device(another_device(subject)), subject.on(stream) if on == "torch_xpu" else nullcontext():
+    with gridpact.device(another_device(subject)), subject.in_library(stream):
         ran_on = _device_of_launch(subject, "passed_on", target, source)
     subject.synchronize()  # wherever it went: which stream is not the question here
     same(subject, "device and result", str((own, 5)), str((ran_on, int(written[0]))))
 
 
-@case("DEVICE-1", kind="negative", on=["dpctl", "torch_xpu"])
+@case("DEVICE-1", kind="negative", on=_LIBRARIES)
 def memory_of_a_device_is_refused_elsewhere(subject: Subject, on: str) -> None:
     """A launch that names another device than the one that has its memory is refused, and names both."""
     own = _own(subject).name
@@ -152,7 +157,7 @@ def memory_of_a_device_is_refused_elsewhere(subject: Subject, on: str) -> None:
     kernel = subject.kernel("passed_on").kernel
 
     def ask(seen: Array) -> None:
-        with subject.on(stream) if on == "torch_xpu" else nullcontext():
+        with subject.in_library(stream):
             kernel[(1,)](target, source, device=other)
 
     refusal = check_refused(subject, ValueError, "DEVICE-1", ask, names="'seen'", memory=written, count=_one)
@@ -189,9 +194,11 @@ _ELSEWHERE: dict[str, tuple[Callable[[Array], Any], str]] = {
 @case("DEVICE-1", kind="negative", owner=list(_ELSEWHERE), argument=["seen", "source"])
 def memory_out_of_reach_is_refused(subject: Subject, owner: str, argument: str) -> None:
     """A tensor of a device that is not here is refused by its argument's name, with its device and the launch's."""
-    if not subject.is_own:
+    if not subject.is_own or not subject.runs:
         require(subject, "owners")
     make, name = _ELSEWHERE[owner]
+    if owner == "cuda_0" and "cuda:0" in subject.name:
+        raise Unsupported("that is the device of the launch, and what an object says of itself is believed")
     memory = poisoned(1)
 
     def ask(seen: Array) -> None:
@@ -201,7 +208,7 @@ def memory_out_of_reach_is_refused(subject: Subject, owner: str, argument: str) 
 
     kinds = (ValueError, TypeError)
     refusal = str(check_refused(subject, kinds, "DEVICE-1", ask, names=argument, memory=memory, count=_one))
-    here = subject.name.partition(":")[2]
+    here = subject.opened.name if subject.is_own else ""  # type: ignore[attr-defined]
     with own_rule(subject):
         same(subject, "argument, its device and the launch's in the error", [True] * 3,
          [text in refusal for text in (argument, name, here)])  # fmt: skip
@@ -234,12 +241,12 @@ def new_thread_launches_on_a_stream(subject: Subject, how: str) -> None:
     if how == "option":
         require(subject, "stream_option")
     stream = subject.stream()
-    seen = poisoned(1)
+    seen = subject.shared(poisoned(1))
 
     def call() -> None:
         with subject.on(stream) if how == "current" else nullcontext():
             options = {"stream": stream.given} if how == "option" else {}
-            submit(subject, "passed_on", (1,), seen, np.full(1, 5, "i4"), **options)
+            submit(subject, "passed_on", (1,), seen, subject.shared(np.full(1, 5, "i4")), **options)
         subject.wait(stream)
 
     on_new_thread("a launch on a stream, on a new thread", call)

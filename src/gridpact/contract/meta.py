@@ -150,20 +150,24 @@ def compiled_kernel_keeps_its_geometry(subject: Subject, num_warps: int) -> None
 
 def _threads_of(subject: Subject, options: Mapping[str, Any], rewritten: Mapping[str, int]) -> tuple[int, ...]:
     """Launch a probe that is compiled like `coordinates` with these options, and whose metadata was then rewritten."""
-    from gridpact.conformance.subjects.gridpact_device import geometry_from, geometry_program
-
     require(subject, "geometry")
     device, seen = _own_device(subject), poisoned(16, "i8")
-    compiled = launch(subject, "coordinates", (1,), poisoned(7, "i8"), 1, 1, **options)
-    binary = geometry_program(dataclasses.replace(compiled.metadata, **rewritten))
+    compiled = launch(subject, "coordinates", (1,), poisoned(16, "i8"), 1, 1, **options)
+    metadata = dataclasses.replace(compiled.metadata, **rewritten)
+    if subject.runs:
+        binary = subject.geometry_program(metadata)  # type: ignore[attr-defined]
+    elif rewritten:
+        raise Unsupported("a binary tells the driver itself how many threads it was built for")
+    else:
+        binary = dataclasses.replace(compiled.binary, metadata=metadata)
     launch(subject, "coordinates", (3, 2), seen, 1, 1, kernel=CompiledKernel(compiled.fn, compiled.key, binary, device))
-    return geometry_from(seen)["local"]
+    return subject.geometry_seen(seen)["local"] if subject.runs else subject.last_call().block  # type: ignore[attr-defined]
 
 
 @case("META-1", num_warps=[1, 8], lanes=_LANES)
 def compiled_kernel_is_given_its_own_threads(subject: Subject, num_warps: int, lanes: int) -> None:
     """A compiled kernel launched again gets the threads that it was built for, whatever the device's defaults."""
-    threads = _threads_of(subject, subject.options(num_warps=num_warps, lanes=lanes), {})
+    threads = _threads_of(subject, _options(subject, num_warps, lanes), {})
     same(subject, "threads of a program", (num_warps * lanes, 1, 1), threads)
 
 
@@ -178,7 +182,7 @@ def compiled_kernel_is_given_its_own_threads(subject: Subject, num_warps: int, l
 )
 def metadata_after_compilation_counts(subject: Subject, rewritten: Mapping[str, int]) -> None:
     """Where compilation changed the warps or lanes that were asked for, the launch has the changed ones."""
-    threads = _threads_of(subject, subject.options(num_warps=4, lanes=32), rewritten)
+    threads = _threads_of(subject, _options(subject, 4, 32), rewritten)
     due = rewritten.get("num_warps", 4) * rewritten.get("threads_per_warp", 32)
     same(subject, f"threads of a program asked with 4 warps of 32, built with {rewritten}", (due, 1, 1), threads)
 
@@ -286,6 +290,33 @@ def clusters_are_made_or_refused(subject: Subject, num_ctas: int) -> None:
     same(subject, f"blocks of {grid} and blocks of a cluster with {options}", str(due), str(found))
 
 
+_LAUNCHED: Final[dict[str, tuple[str, str]]] = {  # option of CUDA -> what the driver calls it, and we do
+    "launch_cooperative_grid": ("cooperative", "is_cooperative"),
+    "launch_pdl": ("programmatic", "is_programmatic"),
+}
+
+
+@case("META-2", option=list(_LAUNCHED))
+def option_of_the_launch_reaches_the_driver(subject: Subject, option: str) -> None:
+    """An option that is no part of the binary is one of the driver call, and of that launch alone."""
+    require(subject, "cooperative")
+    if option == "launch_pdl" and "launch_pdl" not in subject.launch_options:
+        raise Unsupported("this version of Triton has no such option")
+    in_call, in_record = _LAUNCHED[option]
+    seen = []
+    for value in (True, False):
+        records: list[dict[str, Any]] = []
+        options: dict[str, Any] = {option: value}
+        with subject.recording(records):
+            check_coordinates(subject, (3, 2, 1), (3, 2, 1), **options)
+        if not subject.runs:
+            seen.append(in_call in subject.last_call().attributes)
+        elif subject.is_own:
+            seen.append(records[0][in_record])
+    if seen:
+        same(subject, f"launches with {option}=True and False that reached the driver so", [True, False], seen)
+
+
 @case("META-2")
 def every_option_has_a_policy(subject: Subject) -> None:
     """Each option of the device is applied, refused unless default or irrelevant, the last two with a reason."""
@@ -308,8 +339,8 @@ def _another(default: Any) -> Any:
         return not default
     if isinstance(default, int):
         return default + 1
-    if isinstance(default, str):
-        return f"{default}x"
+    if isinstance(default, str) or default is None:
+        return f"{default or ''}x"
     return (_another(default[0]), *default[1:])
 
 
@@ -330,16 +361,24 @@ def applied_option_reaches_the_binary(subject: Subject) -> None:
     applied = [item for item in device.options.items() if item[1].policy == "applied"]
     if not applied:
         raise Unsupported("it has no such option")
-    kernel = subject.kernel("shared_coordinates")
-    usual = kernel.warmup(poisoned(7), 1, 1).hash
+    kernel, seen = subject.kernel("coordinates"), subject.tensor(poisoned(7))
+    usual = kernel.warmup(seen, 1, 1).hash
     for name, option in applied:
         other = _another_of(name, option.default)
-        found = kernel.warmup(poisoned(7), 1, 1, **{name: other})
+        found = kernel.warmup(seen, 1, 1, **{name: other})
         same(subject, f"{name}={other!r} makes another kernel", True, found.hash != usual)
         same(subject, f"what the compiler took for {name}", repr(other), repr(found.metadata.fields[name]))
 
 
-_OTHER_VALUES: Final = {"num_warps": 2, "threads_per_warp": 16, "default_dot_input_precision": "ieee"}
+_OTHER_VALUES: Final = {
+    "num_warps": 2,
+    "threads_per_warp": 16,
+    "default_dot_input_precision": "ieee",
+    "maxnreg": 128,
+    "ptx_version": 80,
+    "ptx_options": "--opt-level=1",
+    "min_shared_mem": 1024,
+}
 
 
 def _another_of(name: str, default: Any) -> Any:
@@ -371,6 +410,9 @@ def field_that_is_not_done_is_refused(subject: Subject, field: str) -> None:
     """A binary whose metadata, after compilation, asks for what the device does not do is refused by the field."""
     require(subject, "shared")
     device = _own_device(subject)
+    declared = policy_of(field, device)
+    if declared is not None and declared.policy != "default only":
+        raise Unsupported(f"{field} is {declared.policy} on this device")
     compiled = launch(subject, "coordinates", (1,), poisoned(7), 1, 1)
     fields = {**compiled.metadata.fields, field: _FIELDS[field]}
     metadata = dataclasses.replace(compiled.metadata, fields=fields)
@@ -524,6 +566,40 @@ def too_much_shared_memory_is_refused(subject: Subject, beyond: int) -> None:
 
     refusal: Any = check_refused(subject, UnsupportedError, "META-4", ask, names="shared memory")
     same(subject, "need and limit of the error", (limit + beyond, limit), (refusal.need, refusal.limit))
+
+
+@case("META-4", kind="negative", programs=[100_000, 2**31 - 1])
+def too_many_cooperative_programs_are_refused(subject: Subject, programs: int) -> None:
+    """More programs than run at once, launched as a cooperative grid, are refused with both numbers."""
+    require(subject, "cooperative")
+
+    def ask(seen: Array) -> None:
+        subject.launch("coordinates", (programs,), seen, 4, 4, launch_cooperative_grid=True)
+
+    kinds = UnsupportedError if subject.is_own else Exception
+    refusal: Any = check_refused(subject, kinds, "META-4", ask, names="programs at once")
+    if subject.is_own:
+        same(
+            subject,
+            "need of the error, and that its limit is lower",
+            (programs, True),
+            (refusal.need, refusal.limit < programs),
+        )
+    elif str(programs) not in str(refusal):
+        raise Unguarded(f"{programs} cooperative programs", f"an error with {programs} and the limit", f"{refusal}")
+
+
+@case("META-4", kind="negative", num_ctas=[32, 64])
+def too_large_clusters_are_refused(subject: Subject, num_ctas: int) -> None:
+    """Clusters of more blocks than the device takes are refused with both numbers."""
+    require(subject, "clusters")
+    kinds = UnsupportedError if subject.is_own else Exception
+    ask = _coordinates(subject, {"num_ctas": num_ctas})
+    refusal: Any = check_refused(subject, kinds, "META-4", ask, names="cluster")
+    if subject.is_own:
+        same(subject, "need and limit of the error", (num_ctas, 16), (refusal.need, refusal.limit))
+    elif str(num_ctas) not in str(refusal):
+        raise Unguarded(f"num_ctas={num_ctas}", f"an error with {num_ctas} and the limit", f"{refusal}")
 
 
 # ------------------------------------------------------------------------------------------------------------ META-5

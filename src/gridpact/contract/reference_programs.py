@@ -50,6 +50,11 @@ def optional(seen, extra):
     seen[0] = 1 if extra is None else extra[0] + extra[1][0]
 
 
+def taken_apart(seen, extra):
+    """Take apart a tuple of a number and a nested tuple."""
+    seen[0] = extra[0] + extra[1][0]
+
+
 def constant(seen, C: "tl.constexpr", D: "tl.constexpr" = "default"):
     """Write the type and value of a constant as text tells them: 1, True and 1.0 are three."""
     known = {"1": 1, "True": 2, "1.0": 3, "0.0": 4, "-0.0": 5, "nan": 6, "None": 7}

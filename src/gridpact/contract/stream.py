@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
@@ -21,6 +21,7 @@ from gridpact.conformance.check import (
     own_rule,
     poisoned,
     require,
+    require_runs,
     same,
     submit,
 )
@@ -75,9 +76,9 @@ _TURNS: Final = 60_000_000  # six seconds or more: what should happen meanwhile 
 _WRITTEN: Final = 7
 
 # Kinds of streams that keep their order by themselves, and those that a launcher has to give one.
-_KINDS: Final = ["gridpact", "dpctl", "handle", "torch_xpu"]
+_KINDS: Final = ["gridpact", "dpctl", "torch", "cupy", "cuda_core", "handle"]
 _UNORDERED: Final = ["dpctl_unordered"]
-_LIBRARIES: Final = ["dpctl", "torch_xpu"]  # whose memory tells the stream
+_LIBRARIES: Final = ["dpctl", "torch", "cupy"]  # whose memory tells the stream
 _HOW: Final = ["current", "option"]
 
 
@@ -91,8 +92,8 @@ class _Held:
         `[value, 1]` once it was let go, and before that its value is poison.
     """
 
-    flag: Array = field(default_factory=lambda: np.zeros(1, "i4"))
-    seen: Array = field(default_factory=lambda: poisoned(2))
+    flag: Array
+    seen: Array
 
 
 def _submit(subject: Subject, how: str, stream: Stream | None, program: str, *args: Any, **options: Any) -> Any:
@@ -114,10 +115,11 @@ def _holding(subject: Subject, how: str, stream: Stream, **options: Any) -> Iter
     """
     for ability in ("streams", "held"):
         require(subject, ability)
-    # Loaded before: what takes long must not fall into the time of a hold.
+    # Loaded before: what takes long must not fall into the time of a hold, and CUDA loads when a device is idle alone.
+    subject.raise_flag(subject.shared(np.zeros(1, "i4")))
     subject.launch("held", (1,), np.ones(1, "i4"), poisoned(2), 0, 1)
-    subject.launch("passed_on", (1,), poisoned(1), _source(0))
-    held = _Held()
+    subject.launch("passed_on", (1,), poisoned(1), _source(subject, 0))
+    held = _Held(subject.shared(np.zeros(1, "i4")), subject.shared(poisoned(2)))
     try:
         _submit(subject, how, stream, "held", held.flag, held.seen, _WRITTEN, _TURNS, **options)
         asked = subject.asked.script.line
@@ -130,8 +132,7 @@ def _holding(subject: Subject, how: str, stream: Stream, **options: Any) -> Iter
         _check_held(subject, held)
         yield held
     finally:
-        subject.asked.script.let_go(held.flag)
-        held.flag[0] = 1
+        subject.let_go(held.flag)
         subject.wait(stream)  # nothing of the case is in flight when its memory goes
 
 
@@ -140,13 +141,17 @@ def _check_held(subject: Subject, held: _Held) -> None:
     same(subject, "what the held kernel has written", POISON, int(held.seen[0]))
 
 
-def _source(value: int) -> Array:
-    return np.full(1, value, "i4")
+def _source(subject: Subject, value: int) -> Array:
+    return subject.shared(np.full(1, value, "i4"))
+
+
+def _unwritten(subject: Subject) -> Array:
+    return subject.shared(poisoned(1))
 
 
 def _pass_on(subject: Subject, how: str, stream: Stream | None, source: Array) -> Array:
     """Launch a reader of memory, without waiting for it, and give what it writes to."""
-    seen = poisoned(1)
+    seen = _unwritten(subject)
     _submit(subject, how, stream, "passed_on", seen, source)
     return seen
 
@@ -156,14 +161,14 @@ _UNREAD: Final = _WRITTEN + 1  # neither what a writer writes nor what was there
 
 def _read(subject: Subject, how: str, stream: Stream, source: Array) -> Array:
     """The same, of memory that a held kernel is to write to: what was read can be told from nothing read."""
-    read = np.full(1, _UNREAD, "i4")
+    read = _source(subject, _UNREAD)
     _submit(subject, how, stream, "passed_on", read, source)
     return read
 
 
 def _check_unread(subject: Subject, read: Array, other: Stream, how: str) -> None:
     """Demand that a reader has not run while another stream's launches came and went."""
-    _pass_on(subject, how, other, _source(6))
+    _pass_on(subject, how, other, _source(subject, 6))
     subject.wait(other)
     _while(subject, how, other, lambda: read[0] == _UNREAD, 0.2)
     same(subject, "what the reader wrote while the writer is held", _UNREAD, int(read[0]))
@@ -175,7 +180,7 @@ def _while(subject: Subject, how: str, other: Stream, is_so: Callable[[], object
     end = time.monotonic() + limit_s
     try:
         while is_so() and time.monotonic() < end:
-            _pass_on(subject, how, other, _source(6))
+            _pass_on(subject, how, other, _source(subject, 6))
             other.wait()
     finally:
         subject.asked.script = script
@@ -197,11 +202,11 @@ def _numbers(*memory: Array) -> list[int]:
 def launch_goes_to_its_stream(subject: Subject, how: str, on: str) -> None:
     """While stream A is held, a launch on A waits and one on B ends; A's ends when A is let go."""
     a, b = subject.stream(on), subject.stream(on)
-    if on == "torch_xpu" and how == "current" and subject.is_own:
+    if not a.is_for_all_memory and how == "current" and subject.is_own:
         raise Unsupported("what torch has as its current stream is for its own memory, which another case asks")
     with _holding(subject, how, a) as held:
-        on_a = _pass_on(subject, how, a, _source(5))
-        on_b = _pass_on(subject, how, b, _source(6))
+        on_a = _pass_on(subject, how, a, _source(subject, 5))
+        on_b = _pass_on(subject, how, b, _source(subject, 6))
         subject.wait(b)
         same(subject, "what launches on A and on B wrote while A is held", [POISON, 6], _numbers(on_a, on_b))
         _check_held(subject, held)
@@ -214,7 +219,7 @@ def nothing_remembers_an_older_stream(subject: Subject, path: str) -> None:
     a, b = subject.stream(), subject.stream()
     kernel = subject.kernel("passed_on", fresh=True)
     with subject.on(a):
-        compiled = subject.launch("passed_on", (1,), poisoned(1), _source(1), kernel=kernel)
+        compiled = subject.launch("passed_on", (1,), poisoned(1), _source(subject, 1), kernel=kernel)
     if path == "compiled":
         require(subject, "compiled")
     launched: Any = compiled if path == "compiled" else kernel
@@ -222,10 +227,10 @@ def nothing_remembers_an_older_stream(subject: Subject, path: str) -> None:
         bound = _Bound(launched[1, 1, 1]) if path in ("bound", "compiled") else launched
 
     def launch_on(stream: Stream | None) -> Array:
-        seen = poisoned(1)
+        seen = _unwritten(subject)
 
         def call() -> None:
-            _submit(subject, "current", stream, "passed_on", seen, _source(6), kernel=bound)
+            _submit(subject, "current", stream, "passed_on", seen, _source(subject, 6), kernel=bound)
 
         if path == "thread":
             on_new_thread("a launch on a new thread", call)
@@ -262,9 +267,9 @@ def inner_stream_wins_and_ends_with_its_block(subject: Subject) -> None:
     with _holding(subject, "current", a) as held:
         with subject.on(a):
             with subject.on(b):
-                inner = _pass_on(subject, "current", None, _source(6))
-            outer = _pass_on(subject, "current", None, _source(5))
-        after = _pass_on(subject, "current", None, _source(4))
+                inner = _pass_on(subject, "current", None, _source(subject, 6))
+            outer = _pass_on(subject, "current", None, _source(subject, 5))
+        after = _pass_on(subject, "current", None, _source(subject, 4))
         subject.wait(b)
         subject.wait_default()
         seen = _numbers(inner, outer, after)
@@ -281,9 +286,9 @@ def stream_reaches_the_backend(subject: Subject, how: str) -> None:
     records: list[dict[str, Any]] = []
     with subject.recording(records):
         for stream in (*streams, None, streams[0]):
-            _pass_on(subject, how, stream, _source(5))
+            _pass_on(subject, how, stream, _source(subject, 5))
     subject.synchronize()
-    handles = [streams[i].given.handle for i in (0, 1, 0)]
+    handles = [streams[i].handle for i in (0, 1, 0)]
     found = [record["stream"] for record in records]
     same(subject, "launches that reached the backend", 4, len(found))
     same(subject, "their streams", [*handles[:2], handles[2]], [found[0], found[1], found[3]])
@@ -297,7 +302,7 @@ def driver_is_given_the_current_handle(subject: Subject, handle: int) -> None:
     seen = []
     for current in (handle, 12345, handle):
         with subject.current_handle(current):
-            subject.launch("passed_on", (1,), poisoned(1), _source(1))
+            subject.launch("passed_on", (1,), poisoned(1), _source(subject, 1))
         seen.append(subject.last_call().stream)
     same(subject, "streams that the driver was given", [handle, 12345, handle], seen)
 
@@ -308,7 +313,7 @@ def option_wins_over_the_current_stream(subject: Subject) -> None:
     a, b = subject.stream(), subject.stream()
     with _holding(subject, "option", a) as held:
         with subject.on(a):
-            on_b = _pass_on(subject, "option", b, _source(6))
+            on_b = _pass_on(subject, "option", b, _source(subject, 6))
         subject.wait(b)
         same(subject, "what the launch that names B wrote while A is held", 6, int(on_b[0]))
         _check_held(subject, held)
@@ -317,7 +322,7 @@ def option_wins_over_the_current_stream(subject: Subject) -> None:
 @case("STREAM-1")
 def parameter_named_stream_is_a_parameter(subject: Subject) -> None:
     """A kernel's own parameter `stream` is given its number, and the launch goes to the current stream."""
-    seen = poisoned(1)
+    seen = _unwritten(subject)
     if not subject.runs:
         with subject.current_handle(7):
             result = launch(subject, "parameter_named_stream", (1,), seen, stream=41)
@@ -335,7 +340,7 @@ def parameter_named_stream_is_a_parameter(subject: Subject) -> None:
     with _holding(subject, "current", a) as held:
         with subject.on(a):
             submit(subject, "parameter_named_stream", (1,), seen, stream=41)
-        _pass_on(subject, "current", b, _source(6))
+        _pass_on(subject, "current", b, _source(subject, 6))
         subject.wait(b)
         same(subject, "what the launch on A wrote while A is held", POISON, int(seen[0]))
         _check_held(subject, held)
@@ -352,7 +357,8 @@ def current_stream_is_of_its_thread(subject: Subject) -> None:
     with _holding(subject, "current", a) as held:
         with subject.on(a):
             on_new_thread(
-                "a launch on a new thread", lambda: found.append(_pass_on(subject, "current", None, _source(4)))
+                "a launch on a new thread",
+                lambda: found.append(_pass_on(subject, "current", None, _source(subject, 4))),
             )
         subject.wait_default()
         same(subject, "what another thread's launch wrote while A is held", [4], _numbers(*found))
@@ -369,7 +375,7 @@ def memory_goes_to_the_stream_of_its_library(subject: Subject, on: str) -> None:
         for name, stream in (("A", a), ("B", b)):
             (target, written), (source, _) = subject.memory(stream), subject.memory(stream)
             written[0], seen[name] = POISON, written
-            with subject.on(stream) if on == "torch_xpu" else nullcontext():
+            with subject.in_library(stream):
                 submit(subject, "passed_on", (1,), target, source)
         subject.wait(b)
         found = _numbers(seen["A"], seen["B"])
@@ -386,14 +392,13 @@ def memory_of_the_host_tells_no_stream(subject: Subject, of: str, first: str) ->
     stream = subject.stream(of)
     memory, array = subject.memory(stream)
     array[0] = 5
-    seen = poisoned(1)
-    args = (memory, _source(6)) if first == "yes" else (seen, memory)
+    seen, source = subject.host(poisoned(1)), subject.host(np.full(1, 6, "i4"))
+    args = (memory, source) if first == "yes" else (seen, memory)
     records: list[dict[str, Any]] = []
-    with subject.recording(records), subject.on(stream) if of == "torch_xpu" else nullcontext():
+    with subject.recording(records), subject.in_library(stream):
         submit(subject, "passed_on", (1,), *args)
     stream.wait()
-    handle = stream.queue.addressof_ref()  # type: ignore[attr-defined]
-    told = [record["stream"] == handle for record in records], int(array[0] if first == "yes" else seen[0])
+    told = [record["stream"] == stream.handle for record in records], int(array[0] if first == "yes" else seen[0])
     same(
         subject,
         "launches on the library's stream, and the result",
@@ -402,22 +407,25 @@ def memory_of_the_host_tells_no_stream(subject: Subject, of: str, first: str) ->
     )
 
 
-@case("STREAM-1", kind="negative", of=["dpctl", "torch_xpu"], given=["no", "yes"])
+@case("STREAM-1", kind="negative", of=_LIBRARIES, given=["no", "yes"])
 def memory_of_two_streams_needs_one_to_be_named(subject: Subject, of: str, given: str) -> None:
     """Memory of two queues, of one library or of two, is refused in one launch unless it names a stream."""
     require(subject, "owners")
-    a, b = subject.stream("dpctl"), subject.stream(of)
+    first = next(kind for kind in _LIBRARIES if kind in subject.streams)
+    a, b = subject.stream(first), subject.stream(of)
+    if of == first and a.follows_current:
+        raise Unsupported("its memory has one stream at a time, the current one")
     (target, written), (source, _) = subject.memory(a), subject.memory(b)
     written[0] = POISON
     if given == "yes":
-        with subject.on(b) if of == "torch_xpu" else nullcontext():
+        with subject.in_library(a), subject.in_library(b):
             _submit(subject, _usual(subject), a, "passed_on", target, source)
         subject.wait(a)
         same(subject, "what a launch on A wrote", 0, int(written[0]))
         return
 
     def ask(seen: Array) -> None:
-        with subject.on(b) if of == "torch_xpu" else nullcontext():
+        with subject.in_library(a), subject.in_library(b):
             subject.submit("passed_on", (1,), target, source)
 
     check_refused(subject, ValueError, "STREAM-1", ask, names="stream", memory=written, count=lambda seen: 1)
@@ -444,7 +452,7 @@ def each_launch_of_a_chain_sees_the_one_before(subject: Subject, on: str, launch
     require(subject, "streams")
     stream = None if on == "none" else subject.stream(on)
     how = _usual(subject)
-    chain = [_source(5)]
+    chain = [_source(subject, 5)]
     for _ in range(launches):
         chain.append(_pass_on(subject, how, stream, chain[-1]))
     if stream is None:
@@ -497,12 +505,12 @@ def without_the_event_the_old_value_is_read(subject: Subject, on: str) -> None:
         _check_held(subject, held)
 
 
-@case("STREAM-3", on=["gridpact", "dpctl", "torch_xpu"])
+@case("STREAM-3", on=["gridpact", "dpctl", "torch"])
 def event_is_of_what_came_before_it(subject: Subject, on: str) -> None:
     """An event that A was marked with before it was held lets B go on: the event orders what is due and no more."""
     how = _usual(subject)
     a, b = subject.stream(on), subject.stream(on)
-    first = _pass_on(subject, how, a, _source(5))
+    first = _pass_on(subject, how, a, _source(subject, 5))
     event = subject.record(a)
     with _holding(subject, how, a) as held:
         subject.wait_for(b, event)
@@ -518,7 +526,7 @@ def chain_goes_from_stream_to_stream(subject: Subject, on: str, streams: int) ->
     require(subject, "streams")
     how = _usual(subject)
     lanes = [subject.stream(on) for _ in range(streams)]
-    chain = [_source(5)]
+    chain = [_source(subject, 5)]
     for i in range(30):
         here, there = lanes[i % streams], lanes[(i + 1) % streams]
         chain.append(_pass_on(subject, how, here, chain[-1]))
@@ -549,7 +557,7 @@ def launches_behind_a_held_kernel_return(subject: Subject, launches: int) -> Non
     """However many launches are behind a held kernel, each returns; they run when it is let go."""
     a = subject.stream()
     with _holding(subject, "current", a) as held:
-        seen = [_pass_on(subject, "current", a, _source(i)) for i in range(launches)]
+        seen = [_pass_on(subject, "current", a, _source(subject, i)) for i in range(launches)]
         same(subject, "what they wrote while the first is held", [POISON] * launches, _numbers(*seen))
         _check_held(subject, held)
     same(subject, "what they wrote", list(range(launches)), _numbers(*seen))
@@ -560,8 +568,10 @@ def results_in_host_memory_are_ready(subject: Subject, launches: int) -> None:
     """Without a stream, a launch over host memory returns when its results can be read."""
     if not subject.is_own:
         raise Unsupported("that host memory is ready is our own exception")
+    require_runs(subject)
     for i in range(launches):
-        seen = _pass_on(subject, "current", None, _source(i))
+        seen, source = subject.host(poisoned(1)), subject.host(np.full(1, i, "i4"))
+        submit(subject, "passed_on", (1,), seen, source)
         if seen[0] != i:
             break
     same(subject, f"what launch {i} wrote when it returned", i, int(seen[0]))
@@ -586,7 +596,8 @@ def synchronize_waits(subject: Subject, target: str) -> None:
         }
 
         def wait() -> None:
-            waits[target]()
+            with gridpact.device(a.given.device):
+                waits[target]()
             found.append(int(held.seen[0]))
 
         waiting = threading.Thread(target=wait)
@@ -612,14 +623,14 @@ def _check_stream_refused(subject: Subject, how: str, given: Any) -> None:
         if how == "option":
 
             def ask(seen: Array) -> None:
-                subject.launch("passed_on", (1,), seen, _source(1), stream=given)
+                subject.launch("passed_on", (1,), seen, _source(subject, 1), stream=given)
         else:
 
             def ask(seen: Array) -> None:
                 import gridpact
 
                 with gridpact.stream(given):
-                    subject.launch("passed_on", (1,), seen, _source(1))
+                    subject.launch("passed_on", (1,), seen, _source(subject, 1))
 
         check_refused(subject, _SENSIBLE, "STREAM-5", ask, names="stream", count=lambda seen: 1)
 
@@ -686,6 +697,8 @@ def stream_of_another_device_is_refused(subject: Subject, how: str, device: str)
     _own_stream(subject)
     if device == "another":
         device = "reference" if subject.name != "gridpact:reference" else "sycl:cpu"  # it need not be here
+    elif device == subject.opened.name:  # type: ignore[attr-defined]
+        device = "cuda:1"
     _check_stream_refused(subject, how, OwnStream.from_handle(64, device, None))
 
 
@@ -697,17 +710,25 @@ def handle_is_an_address(subject: Subject, value: Any) -> None:
     device = _own_stream(subject).device
 
     def ask(seen: Array) -> None:
-        subject.launch("passed_on", (1,), seen, _source(1), stream=OwnStream.from_handle(value, device, None))
+        subject.launch("passed_on", (1,), seen, _source(subject, 1), stream=OwnStream.from_handle(value, device, None))
 
     check_refused(subject, TypeError, "STREAM-5", ask, names="handle", count=lambda seen: 1)
 
 
 @case("STREAM-5", kind="negative")
 def handle_of_nothing_is_refused(subject: Subject) -> None:
-    """0 is no queue of SYCL: following it would end the process. Where it is a stream, the driver is given it."""
+    """0 is no queue of SYCL: following it would end the process. On CUDA it is a stream, and a launch goes to it."""
     require(subject, "held")  # where a launch runs to its end there is no driver, and 0 is the only stream
-    device = _own_stream(subject).device
-    _check_stream_refused(subject, "option", OwnStream.from_handle(0, device, None))
+    usual = _own_stream(subject)
+    stream = OwnStream.from_handle(0, usual.device, None)
+    if not usual.device.startswith("cuda"):
+        _check_stream_refused(subject, "option", stream)
+        return
+    seen, records = _unwritten(subject), list[dict[str, Any]]()
+    with subject.recording(records):
+        subject.launch("passed_on", (1,), seen, _source(subject, 5), stream=stream)
+    told = [record["stream"] for record in records], int(seen[0])
+    same(subject, "streams that launches reached, and what was written", str(([0], 5)), str(told))
 
 
 def _own_stream(subject: Subject) -> Any:
@@ -733,10 +754,10 @@ def stream_passes_the_frontend_as_it_is(subject: Subject, how: str) -> None:
 
     with mock.patch.object(device, "accept_stream", accepted):
         if how == "option":
-            subject.submit("passed_on", (1,), poisoned(1), _source(1), stream=sentinel)
+            subject.submit("passed_on", (1,), poisoned(1), _source(subject, 1), stream=sentinel)
         else:
             with gridpact.stream(sentinel):
-                subject.submit("passed_on", (1,), poisoned(1), _source(1))
+                subject.submit("passed_on", (1,), poisoned(1), _source(subject, 1))
     gridpact.synchronize(usual)
     same(subject, "what the backend was given is the object itself", [True], [stream is sentinel for stream in taken])
 
@@ -745,6 +766,6 @@ def stream_passes_the_frontend_as_it_is(subject: Subject, how: str) -> None:
 def handle_with_its_device_and_owner_launches(subject: Subject) -> None:
     """A stream that was taken by its handle is one."""
     stream = subject.stream("handle")
-    seen = _pass_on(subject, "option", stream, _source(5))
+    seen = _pass_on(subject, "option", stream, _source(subject, 5))
     subject.wait(stream)
     same(subject, "what a launch on it wrote", 5, int(seen[0]))

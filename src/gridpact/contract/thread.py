@@ -270,8 +270,10 @@ _ENDINGS: Final = {
     "exit": ("raise SystemExit(3)", 3, 1),
     "error": ("raise ValueError", 1, 1),
     "daemon": (
-        "import threading, time\n\ndef forever():\n    while True:\n{line}\n\n"
-        "for _ in range(3):\n    threading.Thread(target=forever, daemon=True).start()\ntime.sleep(0.05)",
+        "import contextvars, threading, time\n\ndef forever():\n    while True:\n{line}\n\n"
+        "for _ in range(3):\n"
+        "    threading.Thread(target=contextvars.copy_context().run, args=[forever], daemon=True).start()\n"
+        "time.sleep(0.05)",
         0,
         3,
     ),
@@ -287,7 +289,10 @@ def _program(subject: Subject, last: str) -> str:
     is_held = "held" in subject.abilities
     source = subject.source("held" if is_held else "passed_on")
     turns = 1 if "{line}" in last else 1_000_000  # threads launch short kernels, many of them
-    args = (np.zeros(1, "i4"), poisoned(2), 7, turns) if is_held else (poisoned(1), np.full(1, 5, "i4"))
+    if is_held:
+        args: tuple[Any, ...] = (subject.shared(np.zeros(1, "i4")), subject.shared(poisoned(2)), 7, turns)
+    else:
+        args = (poisoned(1), np.full(1, 5, "i4"))
     kernel = object()
     script.expect(kernel, source, getattr(source, "options", {}))
     if is_held:

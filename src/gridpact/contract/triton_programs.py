@@ -95,6 +95,19 @@ def optional(seen, extra):
         tl.store(seen, extra[0] + extra[1][0])
 
 
+def read_by_descriptor(source, seen, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Copy rows of a matrix that is passed as a tensor descriptor."""
+    row = tl.program_id(0) * ROWS
+    rows = source.load([row, 0])
+    at = tl.arange(0, ROWS)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    tl.store(seen + row * BLOCK + at, rows)
+
+
+def taken_apart(seen, extra):
+    """Take apart a tuple of a number and a nested tuple, without a look at what else is in it."""
+    tl.store(seen, extra[0] + extra[1][0])
+
+
 def constant(seen, C: tl.constexpr, D: tl.constexpr = "default"):
     """Write the type and value of a constant as text tells them: 1, True and 1.0 are three."""
     text: tl.constexpr = f"{C}"

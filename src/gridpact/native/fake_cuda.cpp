@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <cuda.h>
+#include <dlfcn.h>
 
 #define API extern "C" __attribute__((visibility("default")))
 
@@ -31,7 +32,7 @@ constexpr size_t kMaxCalls = 4096;  // that nobody has taken
 struct Kernel {
   std::string name;
   uint64_t digest = 0;            // FNV-1a of the module's bytes
-  std::vector<int> sizes;         // bytes of each parameter, as the module itself declares them
+  std::vector<int> sizes, offsets;  // bytes of each parameter and where it lies, as the module itself declares them
   uint32_t block[3] = {0, 0, 0};  // that the module requires, x first; 0 if it requires none
   int max_cluster = kMaxCluster, max_shared_bytes = kSharedBytes;  // more once the launcher has asked for it
 };
@@ -45,6 +46,7 @@ struct Module {
 std::mutex guard;
 std::deque<Module> modules;  // never freed: handles stay good, as functions of a context that lives on
 thread_local CUcontext current = nullptr;
+thread_local std::vector<CUcontext> below;  // of the current one
 
 // ------------------------------------------------------------------------------------------- the module's own words
 
@@ -76,17 +78,21 @@ std::vector<Section> sections_of(const char *image) {
 // In .nv.info.<kernel> stand records: 0x17 (EIATTR_KPARAM_INFO) for each parameter, with index, ordinal (16 bits), offset
 // (16 bits) and a word with the size from bit 18 up; 0x10 (EIATTR_REQNTID) with the block.
 void read_info(Kernel &kernel, const char *image, const Section &section) {
-  std::map<int, int> sizes;
+  std::map<int, std::pair<int, int>> parameters;  // by ordinal: bytes, offset
   for (uint64_t p = section.offset, end = p + section.bytes; p + 4 <= end;) {
     const auto format = at<uint8_t>(image, p), attribute = at<uint8_t>(image, p + 1);
     const auto bytes = at<uint16_t>(image, p + 2);
     p += 4;
     if (format != 4) continue;  // the value stands in the record's head
-    if (attribute == 0x17) sizes[at<uint16_t>(image, p + 4)] = at<uint32_t>(image, p + 8) >> 18;
+    if (attribute == 0x17)
+      parameters[at<uint16_t>(image, p + 4)] = {at<uint32_t>(image, p + 8) >> 18, at<uint16_t>(image, p + 6)};
     if (attribute == 0x10) std::memcpy(kernel.block, image + p, sizeof kernel.block);
     p += bytes;
   }
-  for (const auto &[ordinal, size] : sizes) kernel.sizes.push_back(size);
+  for (const auto &[ordinal, parameter] : parameters) {
+    kernel.sizes.push_back(parameter.first);
+    kernel.offsets.push_back(parameter.second);
+  }
 }
 
 void read_module(Module &module) {
@@ -124,6 +130,10 @@ namespace {
 
 std::deque<gridpact_call> calls;
 
+uint64_t blocks_of_processor(uint64_t threads) {
+  return std::min<uint64_t>(kBlocksOfProcessor, kThreadsOfProcessor / threads);
+}
+
 // Refuse what the driver of an H200 refuses, in its order.
 CUresult judged(const Kernel &kernel, const gridpact_call &call) {
   const uint32_t limits[3] = {2147483647u, 65535u, 65535u};
@@ -141,8 +151,7 @@ CUresult judged(const Kernel &kernel, const gridpact_call &call) {
     return CUDA_ERROR_INVALID_VALUE;
   if (kernel.block[0] && std::memcmp(kernel.block, call.block, sizeof call.block) != 0) return CUDA_ERROR_INVALID_VALUE;
   if (call.shared_bytes > uint32_t(kernel.max_shared_bytes)) return CUDA_ERROR_INVALID_VALUE;
-  const uint64_t together = kProcessors * std::min<uint64_t>(kBlocksOfProcessor, kThreadsOfProcessor / threads);
-  if (call.cooperative && blocks > together) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+  if (call.cooperative && blocks > uint64_t(kProcessors) * blocks_of_processor(threads)) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
   return calls.size() < kMaxCalls ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -156,6 +165,32 @@ API int gridpact_take(gridpact_call *out) {
   calls.pop_front();
   return 1;
 }
+
+struct Stream {
+  bool is_captured = false;
+};
+
+namespace {
+
+std::deque<Stream> streams;
+int captured = 0;  // how many are, on whatever thread: they forbid what might wait, to each thread alike
+
+thread_local CUstreamCaptureMode mode_of_thread = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+CUresult unless_captured() {
+  const bool is_forbidden = captured && mode_of_thread != CU_STREAM_CAPTURE_MODE_RELAXED;
+  return is_forbidden ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
+
+// Any number is a stream here; only those that were made can be captured.
+bool is_captured(CUstream asked) {
+  std::lock_guard<std::mutex> lock(guard);
+  return std::any_of(streams.begin(), streams.end(), [asked](const Stream &stream) {
+    return reinterpret_cast<CUstream>(const_cast<Stream *>(&stream)) == asked && stream.is_captured;
+  });
+}
+
+}  // namespace
 
 API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters, void **) {
   if (!current) return CUDA_ERROR_INVALID_CONTEXT;
@@ -199,6 +234,7 @@ API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function,
 // ------------------------------------------------------------------------------------------------- modules, functions
 
 API CUresult cuModuleLoadData(CUmodule *out, const void *image) {
+  if (const CUresult refusal = unless_captured(); refusal != CUDA_SUCCESS) return refusal;
   if (std::memcmp(image, "\177ELF", 4) != 0) return CUDA_ERROR_INVALID_IMAGE;
   std::lock_guard<std::mutex> lock(guard);
   modules.push_back({static_cast<const char *>(image), 0, {}});
@@ -207,7 +243,7 @@ API CUresult cuModuleLoadData(CUmodule *out, const void *image) {
   return CUDA_SUCCESS;
 }
 
-API CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }
+API CUresult cuModuleUnload(CUmodule) { return unless_captured(); }
 
 API CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char *name) {
   std::lock_guard<std::mutex> lock(guard);
@@ -215,6 +251,24 @@ API CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char *n
   const auto found = kernels.find(name);
   if (found == kernels.end()) return CUDA_ERROR_NOT_FOUND;
   *out = reinterpret_cast<CUfunction>(&found->second);
+  return CUDA_SUCCESS;
+}
+
+API CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, size_t *bytes) {
+  const auto &kernel = *reinterpret_cast<Kernel *>(function);
+  if (index >= kernel.sizes.size()) return CUDA_ERROR_INVALID_VALUE;
+  *offset = kernel.offsets[index];
+  *bytes = kernel.sizes[index];
+  return CUDA_SUCCESS;
+}
+
+API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *out, CUfunction, int threads, size_t) {
+  *out = int(blocks_of_processor(threads));
+  return CUDA_SUCCESS;
+}
+
+API CUresult cuOccupancyMaxPotentialClusterSize(int *out, CUfunction function, const CUlaunchConfig *) {
+  *out = reinterpret_cast<Kernel *>(function)->max_cluster;
   return CUDA_SUCCESS;
 }
 
@@ -241,6 +295,16 @@ API CUresult cuFuncSetCacheConfig(CUfunction, CUfunc_cache) { return CUDA_SUCCES
 
 API CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
 
+// Give a function by name, its newest form; one that is not here is not found, and fails when it is called.
+API CUresult cuGetProcAddress_v2(const char *name, void **out, int, cuuint64_t, CUdriverProcAddressQueryResult *told) {
+  for (const char *form : {"_v2", ""}) {
+    *out = dlsym(RTLD_DEFAULT, (std::string(name) + form).c_str());
+    if (*out) break;
+  }
+  if (told) *told = *out ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  return *out ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
 API CUresult cuDriverGetVersion(int *out) {
   *out = 13000;
   return CUDA_SUCCESS;
@@ -257,11 +321,28 @@ API CUresult cuDeviceGet(CUdevice *out, int ordinal) {
   return CUDA_SUCCESS;
 }
 
+API CUresult cuDeviceTotalMem_v2(size_t *out, CUdevice) {
+  *out = size_t(150754820096);
+  return CUDA_SUCCESS;
+}
+
+API CUresult cuDeviceGetName(char *out, int length, CUdevice) {
+  std::strncpy(out, "a driver that runs nothing", length);
+  return CUDA_SUCCESS;
+}
+
 API CUresult cuDeviceGetAttribute(int *out, CUdevice_attribute attribute, CUdevice) {
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *out = 9; break;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *out = 0; break;
     case CU_DEVICE_ATTRIBUTE_WARP_SIZE: *out = 32; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X: *out = 2147483647; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y: *out = 65535; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z: *out = 65535; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *out = kMaxThreads; break;
+    case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH: *out = 1; break;
+    case CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH: *out = 1; break;
+    case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS: *out = 1; break;  // all memory is the device's here
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *out = kProcessors; break;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *out = kMaxSharedBytes; break;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: *out = 233472; break;
@@ -284,6 +365,20 @@ API CUresult cuCtxSetCurrent(CUcontext context) {
   return CUDA_SUCCESS;
 }
 
+API CUresult cuCtxPushCurrent_v2(CUcontext context) {
+  below.push_back(current);
+  current = context;
+  return CUDA_SUCCESS;
+}
+
+API CUresult cuCtxPopCurrent_v2(CUcontext *out) {
+  if (below.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  *out = current;
+  current = below.back();
+  below.pop_back();
+  return CUDA_SUCCESS;
+}
+
 API CUresult cuCtxGetDevice(CUdevice *out) {
   *out = 0;
   return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
@@ -302,15 +397,85 @@ API CUresult cuCtxGetLimit(size_t *out, CUlimit) {
 
 API CUresult cuCtxSetLimit(CUlimit, size_t) { return CUDA_SUCCESS; }
 
-API CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus *out) {
-  *out = CU_STREAM_CAPTURE_STATUS_NONE;
+// ------------------------------------------------------------------------------------------------- streams and events
+
+API CUresult cuStreamCreate(CUstream *out, unsigned) {
+  std::lock_guard<std::mutex> lock(guard);
+  streams.emplace_back();
+  *out = reinterpret_cast<CUstream>(&streams.back());
   return CUDA_SUCCESS;
 }
 
+API CUresult cuStreamDestroy_v2(CUstream) { return CUDA_SUCCESS; }
+
+API CUresult cuStreamSynchronize(CUstream stream) {
+  return is_captured(stream) ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
+
+API CUresult cuStreamGetDevice(CUstream, CUdevice *out) {
+  *out = 0;
+  return CUDA_SUCCESS;
+}
+
+API CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *out) {
+  *out = is_captured(stream) ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
+
+API CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode) {
+  std::lock_guard<std::mutex> lock(guard);
+  reinterpret_cast<Stream *>(stream)->is_captured = true;
+  ++captured;
+  return CUDA_SUCCESS;
+}
+
+API CUresult cuStreamEndCapture(CUstream stream, CUgraph *out) {
+  std::lock_guard<std::mutex> lock(guard);
+  reinterpret_cast<Stream *>(stream)->is_captured = false;
+  --captured;
+  *out = nullptr;
+  return CUDA_SUCCESS;
+}
+
+API CUresult cuEventCreate(CUevent *out, unsigned) {
+  static int event;
+  *out = reinterpret_cast<CUevent>(&event);
+  return CUDA_SUCCESS;
+}
+
+API CUresult cuEventDestroy_v2(CUevent) { return CUDA_SUCCESS; }
+API CUresult cuEventRecord(CUevent, CUstream) { return CUDA_SUCCESS; }
+API CUresult cuEventQuery(CUevent) { return unless_captured(); }
+API CUresult cuEventSynchronize(CUevent) { return unless_captured(); }
+
+API CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
+  std::swap(*mode, mode_of_thread);
+  return CUDA_SUCCESS;
+}
+API CUresult cuStreamWaitEvent(CUstream, CUevent, unsigned) { return CUDA_SUCCESS; }
+API CUresult cuCtxSynchronize() { return captured ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS; }
+
+// ------------------------------------------------------------------------------------------------------------- memory
+
+API CUresult cuMemAllocAsync(CUdeviceptr *out, size_t bytes, CUstream) {
+  if (bytes > size_t(150754820096)) return CUDA_ERROR_OUT_OF_MEMORY;
+  *out = 0x7f0000000000;  // nothing runs: nobody follows it
+  return CUDA_SUCCESS;
+}
+
+API CUresult cuMemFreeAsync(CUdeviceptr, CUstream) { return CUDA_SUCCESS; }
+
 // All memory is the device's here.
 API CUresult cuPointerGetAttribute(void *out, CUpointer_attribute attribute, CUdeviceptr pointer) {
-  if (attribute != CU_POINTER_ATTRIBUTE_DEVICE_POINTER) return CUDA_ERROR_NOT_SUPPORTED;
-  std::memcpy(out, &pointer, sizeof pointer);
+  const int device = 0;
+  const unsigned kind = CU_MEMORYTYPE_DEVICE;
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: std::memcpy(out, &pointer, sizeof pointer); break;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: std::memcpy(out, &kind, sizeof kind); break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: std::memcpy(out, &device, sizeof device); break;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED: std::memcpy(out, &device, sizeof(bool)); break;
+    default: return CUDA_ERROR_NOT_SUPPORTED;
+  }
   return CUDA_SUCCESS;
 }
 
@@ -326,6 +491,7 @@ API CUresult cuGetErrorString(CUresult error, const char **out) {
     case CUDA_ERROR_INVALID_CLUSTER_SIZE: *out = "a kernel launch error has occurred due to cluster misconfiguration"; break;
     case CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE: *out = "too many blocks in cooperative launch"; break;
     case CUDA_ERROR_OUT_OF_MEMORY: *out = "out of memory"; break;
+    case CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: *out = "operation not permitted when stream is capturing"; break;
     default: *out = "unknown error";
   }
   return CUDA_SUCCESS;

@@ -41,14 +41,16 @@ __all__ = [
 SUBJECTS: Final[dict[str, str]] = {
     "gridpact:reference": "gridpact.conformance.subjects.gridpact_device:reference",
     "gridpact:sycl:cpu": "gridpact.conformance.subjects.gridpact_device:sycl_cpu",
+    "gridpact:cuda:0": "gridpact.conformance.subjects.gridpact_cuda:cuda_0",
     "triton:interpreter": "gridpact.conformance.subjects.triton_interpreter:TritonInterpreter",
-    "triton:active": "gridpact.conformance.subjects.triton_active:TritonActive",
+    "triton:active": "gridpact.conformance.subjects.triton_active:triton_active",
     "intel:launcher": "gridpact.conformance.subjects.intel_launcher:IntelLauncher",
     "triton:cuda:fake": "gridpact.conformance.subjects.triton_cuda_fake:TritonCudaFake",
+    "gridpact:cuda:fake": "gridpact.conformance.subjects.gridpact_cuda:GridpactCudaFake",
 }
 """Name -> `module:factory`."""
 
-NAMED_ONLY: Final = frozenset({"triton:cuda:fake", "intel:launcher"})
+NAMED_ONLY: Final = frozenset({"triton:cuda:fake", "gridpact:cuda:fake", "intel:launcher"})
 """Asked only if named: they build a launcher for each signature, or need an environment of their own."""
 
 GROUP: Final = "gridpact.subjects"
@@ -119,12 +121,14 @@ class Subject(ABC):
         What it runs on.
     abilities
         What it can be asked beyond plain launches: `num_warps`, `lanes`, `shared`, `hooks`, `options`, `binaries` (it
-        can tell which binary ran), `compiled` (a launch gives back a compiled kernel), `geometry` (probe kernels in
-        the driver's own language), `limits`, `scratch` (kernels may ask for memory of each launch), `clusters` (of
-        programs), `streams` (launches go to streams that it can make), `held` (kernels run beside the host, so that one
-        can be held on a flag), `stream_option` (a launch may name a stream), `stream_handles` (any number can be made
-        the current stream), `owners` (it can tell whose memory a pointer is to), `records` (what reaches the backend
-        is seen), `from_triton` (it takes over kernels that `triton.jit` made).
+        can tell which binary ran), `compiled` (a launch gives back a compiled kernel), `geometry` (probe kernels in the
+        driver's own language), `limits`, `scratch` (kernels may ask for memory of each launch), `clusters` (of
+        programs), `cooperative` (grids whose programs run at once), `streams` (launches go to streams that it can
+        make), `held` (kernels run beside the host, so that one can be held on a flag), `stream_option` (a launch may
+        name a stream), `stream_handles` (any number can be made the current stream), `owners` (it can tell whose memory
+        a pointer is to), `records` (what reaches the backend is seen), `from_triton` (it takes over kernels that
+        `triton.jit` made), `capture` (launches can be captured in graphs and replayed),
+        `descriptors` (tensor descriptors of Triton are arguments).
     lacks
         Ability -> why it has not got it; such cases are `unsupported`.
     unwritten
@@ -145,6 +149,8 @@ class Subject(ABC):
         Threads of a warp where there is one number of them; None where it is an option or means nothing.
     streams
         Kind -> how streams of this kind are made; the first is the usual one.
+    graphs
+        Library -> how a stream that it can capture is made.
     saboteur, broken
         The saboteur that has broken it, if one has, and the clauses that it breaks.
     asked
@@ -166,6 +172,7 @@ class Subject(ABC):
     runs: bool = True
     lanes: int | None = None
     streams: Mapping[str, Callable[[], Stream]] = {}
+    graphs: Mapping[str, Callable[[], Stream]] = {}
     saboteur: str = ""
     broken: frozenset[str] = frozenset()
     asked: Asked
@@ -202,6 +209,14 @@ class Subject(ABC):
         """
         return array
 
+    def shared(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Give an array of the same values that the host may read and write while kernels use it."""
+        return array
+
+    def host(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Give an array of the same values in memory of the host that kernels reach without a copy."""
+        return array
+
     def driver_calls(self) -> list[DriverCall]:
         """Give the driver calls since this was last asked; of subjects whose kernels do not run."""
         return []
@@ -235,6 +250,11 @@ class Subject(ABC):
     def options(self, **wanted: Any) -> dict[str, Any]:
         """Turn `num_warps` and `lanes` into launch options of the subject."""
         return {("threads_per_warp" if name == "lanes" else name): value for name, value in wanted.items()}
+
+    @property
+    def launch_options(self) -> frozenset[str]:
+        """Names of the launch options that it takes, as far as it tells."""
+        return frozenset()
 
     def identity(self, compiled: Any) -> str:
         """Name the binary that a launch ran, so that two are equal exactly if they are one."""
@@ -297,11 +317,29 @@ class Subject(ABC):
         with self.asked.script.on(stream.given, stream.current_text), stream.current():
             yield
 
+    @contextmanager
+    def in_library(self, stream: Stream) -> Iterator[None]:
+        """Make a stream the one that its library's memory is launched on in the block, if that is not always so."""
+        if not stream.follows_current:
+            yield
+            return
+        with self.asked.script.on(stream.given, stream.library_text), stream.in_library():
+            yield
+
     def memory(self, stream: Stream) -> tuple[Any, np.ndarray[Any, Any]]:
         """Give an integer of memory whose library launches on a stream: as an argument, and as an array."""
         memory, array = stream.memory()
         self.asked.script.memory(memory, stream.given, stream.remembered)
         return memory, array
+
+    def let_go(self, flag: np.ndarray[Any, Any]) -> None:
+        """Raise the flag that a held kernel waits for."""
+        self.asked.script.let_go(flag)
+        self.raise_flag(flag)
+
+    def raise_flag(self, flag: np.ndarray[Any, Any]) -> None:
+        """Set shared memory to 1, so that a kernel that waits in a loop sees it."""
+        flag[0] = 1
 
     def wait(self, stream: Stream) -> None:
         """Wait until all that was launched on a stream is complete."""
@@ -318,6 +356,19 @@ class Subject(ABC):
         """Let what comes later on a stream wait for the last mark."""
         self.asked.script.event(stream.given, stream.waited)
         stream.wait_for(event)
+
+    @contextmanager
+    def capturing(self, stream: Stream) -> Iterator[Any]:
+        """Capture launches of the block on a stream into a graph, as its library's users do; gives the graph."""
+        self.asked.script.event(stream.given, stream.graphed)
+        with self.asked.script.on(stream.given, stream.captured_text), stream.capturing() as graph:
+            yield graph
+
+    def replay(self, stream: Stream, graph: Any) -> None:
+        """Run the launches of the last graph, and wait until they are complete."""
+        self.asked.script.event(stream.given, stream.replayed)
+        stream.replay(graph)
+        stream.wait()
 
     def kernel(self, program: str, *, fresh: bool = False, **options: Any) -> Any:
         """Give a kernel of a probe program; the same one each time, or one that was never launched."""

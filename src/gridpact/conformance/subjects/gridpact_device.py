@@ -24,7 +24,7 @@ from gridpact.conformance.subjects.streams import OWN_STREAMS, GridpactStream, T
 from gridpact.conformance.subjects.triton_active import observed_by_triton
 from gridpact.grid import canonical_grid
 
-__all__ = ["GridpactDevice", "geometry_from", "geometry_program", "recording", "reference", "sycl_cpu"]
+__all__ = ["HOOKS_TEXT", "GridpactDevice", "geometry_from", "opencl_geometry", "recording", "reference", "sycl_cpu"]
 
 
 class GridpactDevice(Subject):
@@ -50,6 +50,10 @@ class GridpactDevice(Subject):
     def jit(self, function: FunctionType, **options: Any) -> Any:
         kernel = gridpact.jit(function, **{**getattr(function, "options", {}), **options})
         return _On(kernel, self.opened.name)
+
+    @property
+    def launch_options(self) -> frozenset[str]:
+        return frozenset(self.opened.options)
 
     def synchronize(self) -> None:
         self.opened.synchronize()
@@ -93,14 +97,22 @@ class GridpactDevice(Subject):
         told: dict[str, Any] = {} if observed.metadata is None else {"launch_metadata": lambda *_: observed.metadata}
         kernel = self.kernel("coordinates", **told).kernel
         seen = poisoned(16, "i8")
-        call = path.bind(kernel, (seen, 1, 1), {**options, "device": self.opened.name})
+        call = path.bind(kernel, (self.tensor(seen), 1, 1), {**options, "device": self.opened.name})
         compiled = path.compiled_for(call)
-        probe = gridpact.CompiledKernel(kernel, compiled.key, geometry_program(compiled.metadata), self.opened)
+        probe = gridpact.CompiledKernel(kernel, compiled.key, self.geometry_program(compiled.metadata), self.opened)
         programs = canonical_grid(grid, call.meta, self.opened.limits)
         probe.check_launch(programs)
         stream = None if wait else self.opened.accept_stream(gridpact.Stream(self.opened.name))
         with gridpact.hooks.observe(observed.enter, observed.exit):
             path.run(probe, call, programs, stream)
+        return self.geometry_seen(seen)
+
+    def geometry_program(self, metadata: gridpact.KernelMetadata) -> toolchain.Binary:
+        """Give a probe in the driver's own language with another kernel's launch metadata."""
+        return opencl_geometry(metadata)
+
+    def geometry_seen(self, seen: np.ndarray[Any, Any]) -> Ranges:
+        """Give what the probe's first work-item writes."""
         in_flight = any(getattr(self.opened, "_flights", {}).values())
         return geometry_from(seen, limit_s=30 if in_flight else 0.1)
 
@@ -115,7 +127,10 @@ def recording(device: Any, records: list[dict[str, Any]]) -> Iterator[None]:
                 "grid": (desc.x, desc.y, desc.z),
                 "threads": desc.threads,
                 "shared_bytes": desc.shared_bytes,
-                "num_ctas": desc.num_ctas,
+                "cluster": desc.cluster,
+                "is_cooperative": desc.is_cooperative,
+                "is_programmatic": desc.is_programmatic,
+                "scratch_bytes": desc.scratch_bytes,
                 "stream": desc.stream.handle,
                 "is_fenced": desc.stream.is_fenced,
                 "kernel": getattr(desc.kernel, "handle", id(desc.kernel)),
@@ -160,7 +175,7 @@ kernel void geometry(global long *seen, int width, int height) {
 """
 
 
-def geometry_program(metadata: gridpact.KernelMetadata) -> toolchain.Binary:
+def opencl_geometry(metadata: gridpact.KernelMetadata) -> toolchain.Binary:
     """Give a probe in OpenCL C with another kernel's launch metadata; its dimension 0 is x."""
     bare = dataclasses.replace(metadata, name="geometry", shared=0, build_flags="")
     return toolchain.Binary({"cl": _GEOMETRY}, "cl", bare)
@@ -179,7 +194,7 @@ def geometry_from(seen: np.ndarray[Any, Any], limit_s: float = 30) -> Ranges:
     return {"global": numbers[:3], "local": numbers[3:6], "groups": numbers[6:]}
 
 
-_HOOKS: Final = (
+HOOKS_TEXT: Final = (
     "{side}s = gridpact.hooks.observe({side}={side})\n{side}s.__enter__()",
     "{side}s.__exit__(None, None, None)",
 )
@@ -193,17 +208,21 @@ def reference() -> Subject:
     subject.abilities = frozenset({"hooks", "options", "binaries", "compiled", "streams", "stream_option", "records"})
     subject.streams = {"gridpact": partial(GridpactStream, "reference")}
     loop = "a program is one call of a Python function"
-    subject.lacks = dict.fromkeys(("num_warps", "lanes", "shared", "geometry", "scratch", "clusters"), loop)
+    subject.lacks = dict.fromkeys(
+        ("num_warps", "lanes", "shared", "geometry", "scratch", "clusters", "cooperative"), loop
+    )
     subject.lacks["limits"] = "it has none"
     subject.lacks["stream_handles"] = _HANDLES
     subject.lacks["from_triton"] = "its kernels are Python functions"
+    subject.lacks["capture"] = "there is no stream to capture"
+    subject.lacks["descriptors"] = "its kernels are Python functions"
     subject.lacks["held"] = "a launch runs to its end before it returns"
     subject.lacks["owners"] = "host memory is all that it reaches"
     subject.language = Language(
         f"{_IMPORTS}from gridpact.backends.reference import num_programs, program_id\n\n"
         'device = gridpact.device("reference")\ndevice.__enter__()\n',
         jit="gridpact.jit",
-        hooks=_HOOKS,
+        hooks=HOOKS_TEXT,
     )
     subject.programs_in_case = 20_000
     subject.limits = None
@@ -213,15 +232,18 @@ def reference() -> Subject:
 def sycl_cpu() -> Subject:
     """Open `gridpact:sycl:cpu`."""
     subject = GridpactDevice("sycl:cpu", "gridpact.contract.triton_programs")
-    subject.language = Language(f"{_IMPORTS}import triton.language as tl\n", jit="gridpact.jit", hooks=_HOOKS)
+    subject.language = Language(f"{_IMPORTS}import triton.language as tl\n", jit="gridpact.jit", hooks=HOOKS_TEXT)
     subject.lacks = {
         "scratch": "kernels of Triton 3.3 take no scratch memory on SYCL",
         "clusters": "SYCL has no clusters of work-groups",
         "stream_handles": _HANDLES,
+        "capture": "command graphs of SYCL are not taken up",
+        "cooperative": "the runtime promises no forward progress between work-groups",
+        "descriptors": "Triton 3.3 lowers none on SYCL",
     }
     subject.abilities = frozenset(
         {"num_warps", "lanes", "shared", "hooks", "options", "binaries", "compiled", "geometry", "limits"}
         | {"streams", "held", "stream_option", "records", "owners", "from_triton"}
     )
-    subject.streams = {**OWN_STREAMS, "torch_xpu": TorchXpu}
+    subject.streams = {**OWN_STREAMS, "torch": TorchXpu}
     return subject

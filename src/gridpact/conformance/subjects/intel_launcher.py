@@ -312,7 +312,7 @@ class IntelLauncher(UpstreamTriton):
             "stream_option": "Triton takes the stream that torch has as its current one",
             "owners": "its check of pointers is left out",
         }
-        self.streams = {"torch_xpu": _TorchStream}
+        self.streams = {"torch": _TorchStream}
         facts = gridpact.backends.device_status("sycl:cpu").facts
         self.device = facts["device"]  # its most threads are not asked: the loader that may refuse them is a stand-in
         self.driver = f"OpenCL {facts['driver']}; launcher built by {_compiler()[1]}, {NOTE}"
@@ -336,7 +336,7 @@ class IntelLauncher(UpstreamTriton):
         from dpctl import event_status_type
         from dpctl.program import create_program_from_source
 
-        from gridpact.conformance.subjects.gridpact_device import geometry_from, geometry_program
+        from gridpact.conformance.subjects.gridpact_device import geometry_from, opencl_geometry
 
         self.show(
             "counted", self.kernel("counted"), grid, (np.zeros(1, "i4"),), options
@@ -344,7 +344,7 @@ class IntelLauncher(UpstreamTriton):
         seen = poisoned(16, "i8")
         compiled = self.kernel("coordinates").warmup(Tensor(seen), 1, 1, grid=(1,), **options)
         queue = _queue()
-        probe = create_program_from_source(queue, geometry_program(gridpact.KernelMetadata("")).code.decode())
+        probe = create_program_from_source(queue, opencl_geometry(gridpact.KernelMetadata("")).code.decode())
         kernel = probe.get_sycl_kernel("geometry")
         x, y, z = (*grid, 1, 1)[:3]
         stream = self.active.get_current_stream(0)

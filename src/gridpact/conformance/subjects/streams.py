@@ -24,23 +24,44 @@ class Stream(ABC):
     ----------
     given
         The stream as its library's users hold it.
-    imported, made, current_text, recorded, waited, ended, remembered
-        How a program makes one, launches inside it, marks it with an event, lets it wait for one, waits for what was
-        launched on it, and makes memory of this module whose library launches on it; `{}` is its name.
+    handle
+        As the backend has it: a number of the driver, or the address of a queue.
+    is_for_all_memory
+        Once it is current, memory of whatever library is launched on it.
+    follows_current
+        Memory of its library is launched on whatever stream is current there; else it keeps the stream it was made on.
+    imported, made, current_text, library_text, recorded, waited, ended, remembered
+        How a program makes one, launches inside it, makes it current in its library, marks it with an event, lets it
+        wait for one, waits for what was launched on it, and makes memory of this module whose library launches on it;
+        `{}` is its name.
+    graphed, captured_text, replayed
+        How a program makes a graph, captures launches into it, and runs it.
     """
+
+    is_for_all_memory: bool = True
+    follows_current: bool = False
 
     imported: str = ""
     made: str
     current_text: str = "with gridpact.stream({}):"
+    library_text: str = "with {}:"
     recorded: str = "{}.record()"
     waited: str = "{}.wait(event)"
     ended: str = "{}.synchronize()"
     remembered: str = ""
+    graphed: str = ""
+    captured_text: str = ""
+    replayed: str = ""
     given: Any
+    handle: int
 
     def current(self) -> AbstractContextManager[Any]:
         """Make it the current stream of launches in the block."""
         return gridpact.stream(self.given)
+
+    def in_library(self) -> AbstractContextManager[Any]:
+        """Make it the current stream of its own library in the block; of streams with `follows_current`."""
+        return self.current()
 
     @abstractmethod
     def record(self) -> Any:
@@ -58,12 +79,21 @@ class Stream(ABC):
         """Give an integer of memory whose library launches on this stream if no other is named, also as an array."""
         raise NotImplementedError
 
+    def capturing(self) -> AbstractContextManager[Any]:
+        """Capture what is launched in the block, on this stream, into a graph."""
+        raise NotImplementedError
+
+    def replay(self, graph: Any) -> None:
+        """Run a graph on this stream."""
+        raise NotImplementedError
+
 
 class GridpactStream(Stream):
     """`gridpact.Stream`; without an order of its own, only events order its launches."""
 
     def __init__(self, device: str, in_order: bool = True) -> None:
         self.given = gridpact.Stream(device, in_order=in_order)
+        self.handle = self.given.handle
         self.made = f"gridpact.Stream({device!r}{'' if in_order else ', in_order=False'})"
 
     def record(self) -> Any:
@@ -94,6 +124,7 @@ class DpctlQueue(Stream):
         import dpctl
 
         self.given = self.queue = dpctl.SyclQueue("opencl:cpu", property="in_order")
+        self.handle = self.queue.addressof_ref()
 
     def record(self) -> Any:
         """Mark it with an event of SYCL's."""
@@ -143,6 +174,7 @@ class UnorderedQueue(DpctlQueue):
         import dpctl
 
         self.given = self.queue = dpctl.SyclQueue("opencl:cpu")
+        self.handle = self.queue.addressof_ref()
 
 
 class Handle(GridpactStream):
@@ -153,6 +185,7 @@ class Handle(GridpactStream):
     def __init__(self) -> None:
         queue = DpctlQueue().queue
         self.given = gridpact.Stream.from_handle(queue.addressof_ref(), "sycl:cpu", queue)
+        self.handle = self.given.handle
         self.made = (
             f"(lambda queue: gridpact.Stream.from_handle(queue.addressof_ref(), 'sycl:cpu', queue))({DpctlQueue.made})"
         )
@@ -162,7 +195,8 @@ class TorchXpu(DpctlQueue):
     """A stream of torch for XPU: a stand-in where there is no such torch, around a real queue."""
 
     imported = "from gridpact.conformance.subjects.streams import TorchXpu"
-    made, current_text = "TorchXpu()", "with {}.current():"
+    made, current_text, library_text = "TorchXpu()", "with {}.current():", "with {}.current():"
+    is_for_all_memory, follows_current = False, True
 
     def __init__(self) -> None:
         super().__init__()

@@ -39,6 +39,12 @@ class UpstreamTriton(Subject):
     def jit(self, function: FunctionType, **options: Any) -> Any:
         return self.triton.jit(function, **{**getattr(function, "options", {}), **options})
 
+    @property
+    def launch_options(self) -> frozenset[str]:
+        from gridpact import toolchain
+
+        return frozenset(toolchain.option_defaults(toolchain.Target("cuda", 90, 32)))
+
     def identity(self, compiled: Any) -> str:
         return str(compiled.hash)
 
@@ -108,6 +114,7 @@ class TritonActive(UpstreamTriton):
             "geometry": "no probe in this driver's language is written yet",
             "limits": "nobody reads this driver's limits yet",
             **dict.fromkeys(("streams", "held", "records", "owners"), "its streams and its memory are not asked yet"),
+            "capture": "its streams are not asked yet",
         }
         if self.is_ours:
             self.language = Language(
@@ -134,14 +141,6 @@ class TritonActive(UpstreamTriton):
                 tensor=f"torch.from_numpy({{}}).to({str(kind)!r})",
                 hooks=self.hooks_text,
             )
-            if target.backend == "cuda":
-                import torch
-
-                self.driver = f"cuda {torch.version.cuda}"
-                # CUDA C++ programming guide, technical specifications per compute capability
-                self.limits, self.most_threads, self.lanes = (2**31 - 1, 65535, 65535), 1024, 32
-                self.abilities |= {"limits"} | ({"clusters"} if target.arch >= 90 else set())
-                del self.unwritten["limits"]
 
     def tensor(self, array: np.ndarray[Any, Any]) -> Any:
         if self.is_ours:
@@ -193,15 +192,30 @@ class TritonActive(UpstreamTriton):
         if "geometry" not in self.abilities:
             return super().geometry(grid, wait, **options)
         import gridpact
-        from gridpact.conformance.subjects.gridpact_device import geometry_from, geometry_program
+        from gridpact.conformance.subjects.gridpact_device import geometry_from, opencl_geometry
 
         seen = poisoned(16, "i8")
         compiled = self.kernel("coordinates").warmup(seen, 1, 1, grid=(1,), **options)
         metadata = compiled.metadata
-        probe = geometry_program(
+        probe = opencl_geometry(
             gridpact.KernelMetadata(metadata.name, metadata.num_warps, metadata.threads_per_warp, metadata.shared)
         )
         x, y, z = (*grid, 1, 1)[:3]
         stream = None if wait else gridpact.Stream("sycl:cpu")
         compiled.run(x, y, z, stream, probe, compiled.packed_metadata, *observed, seen, 1, 1)
         return geometry_from(seen)
+
+
+def triton_active() -> Subject:
+    """Open upstream Triton on whatever GPU its driver finds, else on our SYCL CPU."""
+    import triton
+
+    try:
+        target = triton.runtime.driver.active.get_current_target()
+    except RuntimeError:  # no GPU
+        return TritonActive()
+    if target.backend != "cuda":
+        return TritonActive()
+    from gridpact.conformance.subjects.triton_cuda import TritonCuda
+
+    return TritonCuda()
