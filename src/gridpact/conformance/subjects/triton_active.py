@@ -53,6 +53,33 @@ class UpstreamTriton(Subject):
         with self.asked.script.watched(enter, exit), observed_by_triton(self.triton, enter, exit):
             yield
 
+    scratch_text: str = ""
+    """How a program makes the scratch memory of a launch, `size` bytes."""
+
+    def scratch(self, size: int, alignment: int) -> Any:
+        """Give the scratch memory of a launch; of subjects with `scratch`."""
+        raise NotImplementedError
+
+    @contextmanager
+    def allocating(self, sizes: list[int]) -> Iterator[None]:
+        """Set Triton's allocator."""
+
+        def allocate(size: int, alignment: int, stream: object) -> Any:
+            sizes.append(size)
+            return self.scratch(size, alignment)
+
+        self.asked.script.write(
+            "def allocate(size, alignment, stream):\n    print('asked for', size, 'bytes of scratch memory')\n"
+            f"    return {self.scratch_text}\n\n\ntriton.set_allocator(allocate)"
+        )
+        self.triton.set_allocator(allocate)
+        try:
+            yield
+        finally:
+            from triton.runtime._allocation import NullAllocator
+
+            self.triton.set_allocator(NullAllocator())
+
 
 @contextmanager
 def observed_by_triton(

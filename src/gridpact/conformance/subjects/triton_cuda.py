@@ -79,26 +79,12 @@ class TritonCuda(CudaMemory, TritonActive):
         driver.cuModuleUnload(module)
         return ranges_from(seen)
 
-    @contextmanager
-    def allocating(self, sizes: list[int]) -> Iterator[None]:
-        """Set Triton's allocator."""
+    scratch_text = "torch.empty(size, dtype=torch.int8, device='cuda')"
+
+    def scratch(self, size: int, alignment: int) -> Any:
         import torch
 
-        def allocate(size: int, alignment: int, stream: object) -> Any:
-            sizes.append(size)
-            return torch.empty(max(size, 1), dtype=torch.int8, device="cuda")
-
-        self.asked.script.write(
-            "def allocate(size, alignment, stream):\n    print('asked for', size, 'bytes of scratch memory')\n"
-            "    return torch.empty(size, dtype=torch.int8, device='cuda')\n\n\ntriton.set_allocator(allocate)"
-        )
-        self.triton.set_allocator(allocate)
-        try:
-            yield
-        finally:
-            from triton.runtime._allocation import NullAllocator
-
-            self.triton.set_allocator(NullAllocator())
+        return torch.empty(max(size, 1), dtype=torch.int8, device="cuda")
 
     @contextmanager
     def recording(self, records: list[dict[str, Any]]) -> Iterator[None]:
