@@ -360,7 +360,8 @@ class CudaDevice:
 
     def _unload(self) -> None:
         """Unload the modules of kernels that are gone, once the device is idle: theirs may be in flight."""
-        dropped, self._dropped = self._dropped, []
+        with self._lock:
+            dropped, self._dropped = self._dropped, []
         _ask("cuCtxSynchronize")
         for module in dropped:
             _ask("cuModuleUnload", module)
@@ -445,9 +446,7 @@ class CudaDevice:
                 raise ContractValueError("stream", f"expected one of {self.name}", stream, clause="STREAM-5")
             return StreamRef(handle, owner)
         if isinstance(stream, TorchCurrent) and stream.kind == "cuda":
-            stream = TorchCurrent(
-                "cuda", self.ordinal
-            )  # that of the launch device, also for memory of a peer (STREAM-1)
+            stream = TorchCurrent("cuda", self.ordinal)  # of the launch device, also for memory of a peer (STREAM-1)
         taken = _taken(stream)
         if taken is None:
             remedy = "Wrap a raw handle with gridpact.Stream.from_handle." if isinstance(stream, int) else ""
@@ -562,8 +561,7 @@ class CudaDevice:
     @_in_context
     def synchronize(self, stream: object = None) -> None:
         if stream is None:
-            with self._lock:
-                self._unload()
+            self._unload()
         else:
             _ask("cuStreamSynchronize", self.accept_stream(stream).handle)
         self._let_go()
