@@ -672,10 +672,11 @@ def device_of(stream: object) -> str | None:
     taken = _taken(stream)
     if taken is None:
         return None
-    if taken.ordinal is not None:
-        return f"cuda:{taken.ordinal}"
-    with _current(cast("CudaDevice", open_device("cuda:0")).context):
-        return f"cuda:{taken.ordinal_beside(0)}"
+    try:
+        with _current(cast("CudaDevice", open_device("cuda:0")).context):
+            return f"cuda:{taken.ordinal_beside(0)}"
+    except LaunchError:  # no driver: whoever launches there is told so
+        return f"cuda:{taken.ordinal or 0}"
 
 
 def device_names() -> list[str]:
