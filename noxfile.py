@@ -16,7 +16,7 @@ def upstream(session, triton):
     )
     names = ("toolchain", "cuda_fake", "triton_cuda_fake", "triton_hooks", "plan")
     tests = session.posargs or [f"tests/test_{name}.py" for name in names]
-    session.run("python", "-m", "pytest", *tests)
+    session.run("python", "-m", "pytest", "-m", "not gpu", *tests)
 
 
 @nox.session
@@ -27,4 +27,4 @@ def torch(session):
     session.install("--no-deps", "torch==2.13.0", "liger-kernel==0.8.5")  # a CPU build of torch: others need CUDA's
     session.run("python", "-c", "import torch, liger_kernel")  # else the tests would skip themselves
     tests = session.posargs or ["tests/test_liger.py", "tests/test_torch.py"]
-    session.run("python", "-m", "pytest", "-n", "2", "--require-device=sycl:cpu", *tests)
+    session.run("python", "-m", "pytest", "-n", "2", "-m", "not gpu", "--require-device=sycl:cpu", *tests)

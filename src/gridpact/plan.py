@@ -69,9 +69,10 @@ _HIP: Final[dict[str, tuple[Policy, str]]] = {
 _HIP_FIELDS: Final[Mapping[str, Option]] = {
     **{
         name: Option(None, "applied")
-        for name in ("name", "shared", "build_flags", "warp_size", "global_scratch_size", "global_scratch_align",
-                     "profile_scratch_size", "profile_scratch_align")
+        for name in ("name", "shared", "build_flags", "warp_size", "tensordesc_meta", "global_scratch_size",
+                     "global_scratch_align", "profile_scratch_size", "profile_scratch_align")
     },
+    "base_arch": Option("", "irrelevant", "it is arch again"),
     "target": Option(None, "irrelevant", "it is what was asked for"),
     "hash": Option("", "irrelevant", "gridpact has an identity of its own"),
 }  # fmt: skip
