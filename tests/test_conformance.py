@@ -1,5 +1,6 @@
 """The suite itself: addresses, selection, isolation of cases that crash or hang, evidence that outlives a kill."""
 
+import io
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from gridpact.conformance import evidence, model, report, subjects
 from gridpact.conformance.check import check_refused, require, same
@@ -467,6 +469,20 @@ def test_the_questions_ask_for_cases_that_exist():
         for pattern in question.cases:
             assert model.select(cases=[pattern]), pattern
     assert len(report.RUN_TIME_TESTS) == len(report.OPEN_POINTS) == 7
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_table_of_many_subjects_is_cut_into_tables_that_can_be_read(width):
+    records = list(records_of(ROOT / "evidence" / "upstream.jsonl"))
+    names = list(dict.fromkeys(record.subject for record in records))
+    subjects_of_run = [*names, *(f"{name} 3.9.0" for name in names), "somebody:else:entirely"]
+    console = Console(width=width, file=io.StringIO())
+    report.show(console, records, subjects_of_run, 0)
+    text = console.file.getvalue()
+    tables = [line for line in text.splitlines() if line.startswith(("┃", "│"))]
+    assert not any("…" in line for line in tables)
+    assert max(map(len, tables)) <= width
+    assert sum("else:entirely" in line for line in tables) == 3  # verdicts, tests, open points
 
 
 @pytest.mark.parametrize(

@@ -190,14 +190,34 @@ def _example(records: Sequence[Record]) -> str:
 
 
 def show(console: Console, records: Sequence[Record], subjects: Sequence[str], limit: int) -> None:
-    """Print a run: table, violations, answers, the summary last."""
-    console.print(matrix(records, subjects))
+    """Print a run: table, violations, answers; more subjects than the console is wide for in tables of their own."""
+    for group in _that_fit(subjects, console.width - _CLAUSE_WIDTH):
+        console.print(matrix(records, group))
     console.print(legend())
     console.print(violations(records, limit), soft_wrap=True)
     for title, questions in (("Seven run-time tests", RUN_TIME_TESTS), ("Seven open points", OPEN_POINTS)):
-        table, shown = answers(title, questions, records, subjects).renderables
-        console.print(table)
+        for group in _that_fit(subjects, console.width - _QUESTION_WIDTH):
+            table, shown = answers(title, questions, records, group).renderables
+            console.print(table)
         console.print(shown, soft_wrap=True)
+
+
+_CLAUSE_WIDTH: Final = 13  # of the columns before the subjects', with their borders
+_QUESTION_WIDTH: Final = 29
+
+
+def _that_fit(subjects: Sequence[str], width: int) -> list[list[str]]:
+    """Part subjects into groups whose columns are no wider together; a group has one at least."""
+    groups: list[list[str]] = []
+    left = 0
+    for subject in subjects:
+        needed = max(9, *map(len, _heading(subject).split("\n"))) + 3
+        if not groups or needed > left:
+            groups.append([])
+            left = width
+        groups[-1].append(subject)
+        left -= needed
+    return groups
 
 
 def summary(records: Sequence[Record], failed: int) -> str:
