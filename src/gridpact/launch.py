@@ -21,7 +21,18 @@ from gridpact.stream import current_stream
 if TYPE_CHECKING:
     from gridpact.jit import CompiledKernel, Kernel
 
-__all__ = ["Call", "bind", "compiled_for", "describe", "launch", "owners_stream", "run", "stream_of", "waits_for"]
+__all__ = [
+    "Call",
+    "bind",
+    "compiled_for",
+    "describe",
+    "launch",
+    "observed",
+    "owners_stream",
+    "run",
+    "stream_of",
+    "waits_for",
+]
 
 _LAUNCH_OPTIONS = (
     "device",
@@ -190,10 +201,8 @@ def run(compiled: CompiledKernel, call: Call, programs: Grid, stream: StreamRef 
     if not observers:
         device.launch(desc)
     else:
-        observed = LaunchMetadata(
-            lambda: _observable(compiled, call, programs, desc), lambda: _described(compiled, call, programs)
-        )
-        hooks.launched_under(observers, observed, lambda: device.launch(desc))
+        told = observed(call, programs, compiled.metadata, desc.kernel, stream, compiled.hash)
+        hooks.launched_under(observers, told, lambda: device.launch(desc))
     return compiled
 
 
@@ -252,24 +261,30 @@ def owners_stream(device: Device, pointers: Sequence[Pointer], kernel: str) -> S
     return chosen[0] if chosen else None
 
 
-def _observable(compiled: CompiledKernel, call: Call, programs: Grid, desc: LaunchDesc) -> dict[str, Any]:
-    return {
-        "name": compiled.name,
-        "function": desc.kernel,
-        "stream": desc.stream.handle,
-        "hash": compiled.hash,
-        "grid": programs,
-        "device": call.device.name,
-        "num_warps": compiled.metadata.num_warps,
-        "shared": compiled.metadata.shared,
-        "arguments": dict(call.bound),
-    }
+def observed(
+    call: Call, programs: Grid, metadata: KernelMetadata, function: object, stream: StreamRef, digest: str
+) -> LaunchMetadata:
+    """Give what observers may see of a launch, built when it is looked at (HOOK-4)."""
 
+    def facts() -> dict[str, Any]:
+        return {
+            "name": metadata.name,
+            "function": function,
+            "stream": stream.handle,
+            "hash": digest,
+            "grid": programs,
+            "device": call.device.name,
+            "num_warps": metadata.num_warps,
+            "shared": metadata.shared,
+            "arguments": dict(call.bound),
+        }
 
-def _described(compiled: CompiledKernel, call: Call, programs: Grid) -> dict[str, Any]:
-    own = call.kernel.launch_metadata
-    returned: dict[str, Any] | None = own(programs, compiled.metadata, dict(call.bound)) if own is not None else None
-    return returned or {}
+    def own() -> dict[str, Any]:
+        describes = call.kernel.launch_metadata
+        returned: dict[str, Any] | None = describes(programs, metadata, dict(call.bound)) if describes else None
+        return returned or {}
+
+    return LaunchMetadata(facts, own)
 
 
 def check_programs(programs: Grid, metadata: KernelMetadata, device: Device) -> None:

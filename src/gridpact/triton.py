@@ -23,8 +23,8 @@ from gridpact.backends.protocol import StreamRef
 from gridpact.errors import ContractTypeError, ContractValueError, LaunchError, ResourceError, UnsupportedError
 from gridpact.grid import Grid, canonical_grid
 from gridpact.identity import typed
-from gridpact.launch import Call, check_programs, describe, owners_stream
-from gridpact.metadata import KernelMetadata, LaunchMetadata, check_fields
+from gridpact.launch import Call, check_programs, describe, observed, owners_stream
+from gridpact.metadata import KernelMetadata, check_fields
 from gridpact.stream import TorchCurrent, current_stream
 
 __all__ = ["Launcher", "benchmark", "driver", "hand_over", "register"]
@@ -215,23 +215,13 @@ def hand_over(call: Call, programs: Grid, stream: StreamRef, is_waited_for: bool
         check_programs(programs, metadata, device)
         if 0 in programs:
             return compiled
-        facts = {
-            "name": metadata.name,
-            "function": compiled.function,
-            "stream": stream.handle,
-            "hash": compiled.hash,
-            "grid": programs,
-            "device": device.name,
-            "num_warps": metadata.num_warps,
-            "shared": metadata.shared,
-            "arguments": dict(call.bound),
-        }
 
         def launch() -> None:
             theirs[programs](**call.bound, **options)
             device.hold(call.arguments.leaves, stream)
 
-        hooks.launched_under(hooks.own_observers_of(call.kernel), LaunchMetadata(lambda: facts), launch)
+        told = observed(call, programs, metadata, compiled.function, stream, compiled.hash)
+        hooks.launched_under(hooks.own_observers_of(call.kernel), told, launch)
     if is_waited_for:
         torch.cuda.ExternalStream(stream.handle, device=device.ordinal).synchronize()
     return compiled

@@ -15,7 +15,6 @@ import os
 import sys
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 from gridpact import backends, toolchain
 from gridpact.arguments import SIZES, Classified, Leaf, Pointer
 from gridpact.backends.ending import free_with, gate, gated
+from gridpact.backends.flights import Flights
 from gridpact.backends.protocol import Device, DeviceStatus, LaunchDesc, Limits, Mark, StreamRef
 from gridpact.errors import (
     BackendError,
@@ -246,14 +246,6 @@ class _Kernel:
     sizes: tuple[int, ...]
 
 
-@dataclass
-class _Flight:
-    """A launch that may not be complete, whose memory nobody else keeps for its stream."""
-
-    event: _Event
-    keep: tuple[object, ...]
-
-
 def _in_context(call: Callable[Concatenate[CudaDevice, _P], _T]) -> Callable[Concatenate[CudaDevice, _P], _T]:
     """Make a method's calls of the driver in the device's context."""
 
@@ -294,7 +286,7 @@ class CudaDevice:
         self._loaded: weakref.WeakKeyDictionary[toolchain.Binary, _Kernel] = weakref.WeakKeyDictionary()
         self._dropped: list[_Handle] = []  # modules that no binary needs any more
         self._captured: set[_Kernel] = set()  # graphs hold their functions for as long as they please
-        self._flights: dict[_Handle, deque[_Flight]] = {}
+        self._flights = Flights()
         self._lock = threading.RLock()
         atexit.register(self._end)
 
@@ -384,13 +376,15 @@ class CudaDevice:
             is_reached = not pointer.address  # of an array without elements
         return is_reached and owner in ("host", "any", "cuda")
 
-    @_in_context
     def is_host_memory(self, pointer: Pointer) -> bool:
-        if pointer.device != "any":
-            return pointer.device == "host"
+        return self._reads_as_host(pointer.address) if pointer.device == "any" else pointer.device == "host"
+
+    @_in_context
+    def _reads_as_host(self, address: int) -> bool:
+        """Whether the host reads memory of nobody in particular: all but what is on a GPU alone."""
         try:
-            is_host = int(_address_attribute("MEMORY_TYPE", pointer.address)) == _HOST_MEMORY
-            return is_host or bool(_address_attribute("IS_MANAGED", pointer.address))
+            is_host = int(_address_attribute("MEMORY_TYPE", address)) == _HOST_MEMORY
+            return is_host or bool(_address_attribute("IS_MANAGED", address))
         except BackendError:  # no memory of the driver's
             return True
 
@@ -536,27 +530,14 @@ class CudaDevice:
         keep = tuple((p.tensor, p.export) for p in pointers if not self._is_left_to_torch(p, stream))
         with _beside_captures():
             if keep:
-                flight = _Flight(_Event(self.context, stream.handle), (*keep, stream.keep))
-                with self._lock:
-                    self._flights.setdefault(stream.handle, deque()).append(flight)
+                self._flights.add(stream.handle, _Event(self.context, stream.handle), (*keep, stream.keep))
             if self._flights:
-                self._let_go()
+                self._flights.let_go()
 
     def _is_left_to_torch(self, pointer: Pointer, stream: StreamRef) -> bool:
         current = pointer.stream
         is_of_this_device = isinstance(current, TorchCurrent) and current.index == self.ordinal
         return is_of_this_device and cast("TorchCurrent", current).handle()[0] == stream.handle
-
-    def _let_go(self) -> None:
-        """Let go of what launches that are complete have kept alive."""
-        over: list[_Flight] = []  # dropped after the lock is: destructors are the users' code, and may launch
-        with self._lock:
-            for handle, flights in list(self._flights.items()):
-                while flights and (first := flights[0]).event.is_complete():
-                    if flights and flights[0] is first:  # nobody got in between
-                        over.append(flights.popleft())
-                if not flights and self._flights.get(handle) is flights:
-                    del self._flights[handle]
 
     @_in_context
     def synchronize(self, stream: object = None) -> None:
@@ -564,7 +545,7 @@ class CudaDevice:
             self._unload()
         else:
             _ask("cuStreamSynchronize", self.accept_stream(stream).handle)
-        self._let_go()
+        self._flights.let_go()
 
 
 def _cluster_too_large(subject: str, need: int, most: int) -> ResourceError:

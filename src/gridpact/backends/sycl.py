@@ -19,7 +19,6 @@ import os
 import platform
 import threading
 import weakref
-from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from typing import Any, Final, Protocol, cast
 from gridpact import backends, cache, native, spirv, toolchain
 from gridpact.arguments import SIZES, Classified, Leaf, Pointer
 from gridpact.backends.ending import free_with, gate, gated
+from gridpact.backends.flights import Flights
 from gridpact.backends.protocol import Device, DeviceStatus, LaunchDesc, Limits, Mark, StreamRef
 from gridpact.errors import (
     BackendError,
@@ -628,14 +628,6 @@ def _free_with(owner: object, free: Callable[[_Handle], None], handle: _Handle) 
     free_with(owner, unless_forked)
 
 
-@dataclass
-class _Flight:
-    """A launch that may not be complete: its event, and what its kernel uses."""
-
-    event: _Event
-    keep: tuple[object, ...]
-
-
 class _Queue:
     """Owns a queue; freed when the last stream or launch that uses it is gone."""
 
@@ -696,7 +688,7 @@ class SyclDevice:
         self._options: dict[str, Option] | None = None
         self._default: _Queue | None = None
         self._loaded: weakref.WeakKeyDictionary[toolchain.Binary, dict[int, _Kernel]] = weakref.WeakKeyDictionary()
-        self._flights: defaultdict[_Handle, deque[_Flight]] = defaultdict(deque)
+        self._flights = Flights()
         self._lock = threading.RLock()
         atexit.register(self._end)
 
@@ -846,7 +838,7 @@ class SyclDevice:
     @gated
     def create_stream(self, *, in_order: bool) -> tuple[int, object]:
         _check_process(self.name)
-        self._let_go(list(self._flights))  # streams that were dropped, too
+        self._flights.let_go()  # streams that were dropped, too
         queue = _Queue(self.route, self.found.index, in_order)
         return queue.handle, queue
 
@@ -867,8 +859,7 @@ class SyclDevice:
     @gated
     def launch(self, desc: LaunchDesc) -> None:
         handle = desc.stream.handle
-        with self._lock:
-            is_new = handle not in self._flights
+        is_new = handle not in self._flights
         try:
             with self._lock if desc.stream.is_fenced else nullcontext():  # no other launch between the two barriers
                 if desc.stream.is_fenced:
@@ -879,56 +870,33 @@ class SyclDevice:
             if desc.is_waited_for or gate.is_shut:  # nobody would wait for a launch that is made as the process ends
                 event.wait()
                 return
-            with self._lock:
-                self._flights[handle].append(_Flight(event, (desc.leaves, *desc.keep, desc.kernel, desc.stream.keep)))
+            self._flights.add(handle, event, (desc.leaves, *desc.keep, desc.kernel, desc.stream.keep))
         except BaseException:  # an interrupt, too: what was submitted uses memory that is about to be dropped
             with suppress(BackendError):
                 self.route.wait_queue(handle)
             raise
-        self._let_go(list(self._flights) if is_new else [handle])  # on a new stream: of streams that came before, too
+        self._flights.let_go(None if is_new else [handle])  # on a new stream: of streams that came before, too
 
     def _submit(self, desc: LaunchDesc) -> _Event:
         ranges = ranges_zyx(desc.x, desc.y, desc.z, desc.threads)
         stream, kernel = desc.stream.handle, desc.kernel.handle
         return _Event(self.route, self.route.submit(stream, kernel, *ranges, desc.shared_bytes, desc.leaves))
 
-    def _let_go(self, handles: Sequence[_Handle]) -> None:
-        """Let go of what launches that are complete have kept alive, queues among it."""
-        over: list[_Flight] = []  # dropped after the lock is: destructors are the users' code, and may launch
-        with self._lock:
-            for handle in handles:
-                flights = self._flights.get(handle)
-                while flights and _is_over(first := flights[0]):
-                    if flights and flights[0] is first:  # nobody got in between
-                        over.append(flights.popleft())
-                if flights is not None and not flights and self._flights.get(handle) is flights:
-                    del self._flights[handle]
-
     @gated
     def synchronize(self, stream: object = None) -> None:
         _check_process(self.name)
         ref = None if stream is None else self.accept_stream(stream)
-        with self._lock:
-            handles = list(self._flights) if ref is None else [ref.handle]
-            waited_for = [flight for handle in handles for flight in self._flights.get(handle, ())]
         errors: list[BackendError] = []
-        for flight in waited_for:
+        for mark in self._flights.marks(None if ref is None else ref.handle):
             try:
-                flight.event.wait()
+                mark.wait()
             except BackendError as error:  # told when all are waited for: their memory is in use until then
                 errors.append(error)
         if ref is not None:
             self.route.wait_queue(ref.handle)  # also what others put there
-        self._let_go(list(self._flights))
+        self._flights.let_go()
         if errors:
             raise errors[0]
-
-
-def _is_over(flight: _Flight) -> bool:
-    try:
-        return flight.event.is_complete()
-    except BackendError:  # its error is told by who waits for the queue
-        return True
 
 
 def _queue_of(stream: object) -> tuple[_Handle, object] | None:

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 import gridpact
-from gridpact.conformance.check import Asked
-from gridpact.conformance.subjects import Subject
-from gridpact.conformance.subjects.streams import Stream
+from gridpact.conformance.subjects.streams import GridpactStream, Stream
+from gridpact.conformance.subjects.torch_memory import TorchMemory
 
 __all__ = ["CudaCoreStream", "CudaMemory", "CupyStream", "Pinned", "Shared", "TorchCuda", "TorchHandle"]
 
@@ -77,27 +76,11 @@ class _Exported:
         }  # fmt: skip
 
 
-class CudaMemory(Subject):
-    """Arrays are copied to the GPU as torch tensors and back, but for those that host and GPU share."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.copies: list[tuple[np.ndarray[Any, Any], Any]] = []
-
-    def begin(self, asked: Asked) -> None:
-        super().begin(asked)
-        self.copies.clear()
+class CudaMemory(TorchMemory):
+    """Beside copies, memory that host and GPU share."""
 
     def tensor(self, array: np.ndarray[Any, Any]) -> Any:
-        if isinstance(array, (Shared, Pinned)):
-            return array.tensor
-        import torch
-
-        skipped = array.ctypes.data % 16 // array.itemsize  # the copy begins as far after a multiple of 16 bytes
-        padded = np.concatenate([np.zeros(skipped, array.dtype), array]) if skipped else array
-        copy = torch.from_numpy(padded).to("cuda")[skipped:]
-        self.copies.append((array, copy))
-        return copy
+        return array.tensor if isinstance(array, (Shared, Pinned)) else super().tensor(array)
 
     def descriptor(self, array: np.ndarray[Any, Any], shape: tuple[int, int], block: tuple[int, int]) -> Any:
         """Give a matrix as a tensor descriptor of Triton's."""
@@ -118,26 +101,10 @@ class CudaMemory(Subject):
     def host(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return Pinned(array)
 
-    def synchronize(self) -> None:
-        import torch
-
-        torch.cuda.synchronize()
-        for array, copy in self.copies:
-            array[...] = copy.cpu().numpy()
-
     def wait_default(self) -> None:
         import torch
 
         torch.cuda.current_stream().synchronize()
-
-    def is_poisoned(self) -> bool:
-        import torch
-
-        try:
-            torch.cuda.synchronize()
-        except Exception:  # sticky: every later call of the context says the same
-            return True
-        return False
 
 
 # ---------------------------------------------------------------------------------------------------------- streams
@@ -150,6 +117,8 @@ class TorchCuda(Stream):
     made = "torch.cuda.Stream()"
     current_text = library_text = "with torch.cuda.stream({}):"
     recorded, waited = "{}.record_event()", "{}.wait_event(event)"
+    graphed, captured_text = "graph = torch.cuda.CUDAGraph()", "with torch.cuda.graph(graph, stream={}):"
+    replayed = "graph.replay()\ntorch.cuda.synchronize()"
     follows_current = True
 
     def __init__(self) -> None:
@@ -174,9 +143,6 @@ class TorchCuda(Stream):
     def wait(self) -> None:
         """Wait for it."""
         self.given.synchronize()
-
-    graphed, captured_text = "graph = torch.cuda.CUDAGraph()", "with torch.cuda.graph(graph, stream={}):"
-    replayed = "graph.replay()\ntorch.cuda.synchronize()"
 
     @contextmanager
     def capturing(self) -> Iterator[Any]:
@@ -239,6 +205,9 @@ class CudaCoreStream(Stream):
 
     imported = "from cuda.core import Device\n\nDevice(0).set_current()"
     made, recorded, waited, ended = "Device(0).create_stream()", "{}.record()", "{}.wait(event)", "{}.sync()"
+    graphed = "builder = {}.create_graph_builder().begin_building()"
+    captured_text = "with gridpact.stream({}):"
+    replayed = "graph = builder.end_building().complete()\ngraph.launch({})"
 
     def __init__(self) -> None:
         from cuda.core import Device
@@ -247,10 +216,6 @@ class CudaCoreStream(Stream):
         device.set_current()
         self.given = device.create_stream()
         self.handle = int(self.given.handle)
-
-    graphed = "builder = {}.create_graph_builder().begin_building()"
-    captured_text = "with gridpact.stream({}):"
-    replayed = "graph = builder.end_building().complete()\ngraph.launch({})"
 
     @contextmanager
     def capturing(self) -> Iterator[Any]:
@@ -281,26 +246,15 @@ class CudaCoreStream(Stream):
         self.given.sync()
 
 
-class TorchHandle(TorchCuda):
+class TorchHandle(GridpactStream):
     """A raw handle with its owner."""
 
-    made = "(lambda stream: gridpact.Stream.from_handle(stream.cuda_stream, 'cuda:0', stream))(torch.cuda.Stream())"
-    current_text = "with gridpact.stream({}):"
-    recorded, waited = "{}.record()", "{}.wait(event)"
-    follows_current = False
+    imported = "import torch"
 
     def __init__(self) -> None:
-        super().__init__()
-        self.given = gridpact.Stream.from_handle(self.given.cuda_stream, "cuda:0", self.given)
-
-    def current(self) -> Any:
-        """Make it the current stream of launches in the block."""
-        return gridpact.stream(self.given)
-
-    def record(self) -> Any:
-        """Mark it with an event of ours."""
-        return self.given.record()
-
-    def wait_for(self, event: Any) -> None:
-        """Let it wait for one."""
-        self.given.wait(event)
+        stream = TorchCuda().given
+        self.given = gridpact.Stream.from_handle(stream.cuda_stream, "cuda:0", stream)
+        self.handle = self.given.handle
+        self.made = (
+            f"(lambda stream: gridpact.Stream.from_handle(stream.cuda_stream, 'cuda:0', stream))({TorchCuda.made})"
+        )

@@ -25,20 +25,8 @@ from gridpact.conformance.subjects.streams import GridpactStream, Stream
 __all__ = ["GridpactCuda", "GridpactCudaFake", "activate", "cuda_0", "ptx_geometry", "ranges_from"]
 
 _ABILITIES: Final = frozenset(
-    {
-        "num_warps",
-        "shared",
-        "hooks",
-        "options",
-        "binaries",
-        "compiled",
-        "geometry",
-        "limits",
-        "scratch",
-        "clusters",
-        "cooperative",
-    }
-    | {"stream_option", "records", "from_triton", "capture"}
+    {"num_warps", "shared", "hooks", "options", "binaries", "compiled", "geometry", "limits", "scratch", "clusters"}
+    | {"cooperative", "stream_option", "records", "from_triton", "capture"}
 )
 _IMPORTS: Final = "import numpy as np\nimport gridpact\nimport triton.language as tl\n"
 _LANES: Final = "a warp has 32 threads"
@@ -94,11 +82,36 @@ def ranges_from(seen: np.ndarray[Any, Any]) -> Ranges:
 # ------------------------------------------------------------------------------------------------------------ subjects
 
 
-class GridpactCuda(CudaMemory, GridpactDevice):
-    """`kernel[grid](...)` of gridpact on a GPU, with torch's tensors."""
+class _OnCuda(GridpactDevice):
+    """Our launcher on CUDA, whatever the driver is."""
 
     def __init__(self, device: str) -> None:
         super().__init__(device, "gridpact.contract.triton_programs")
+
+    @contextmanager
+    def allocating(self, sizes: list[int]) -> Iterator[None]:
+        """Note the driver's allocations in the order of a stream."""
+        from gridpact.backends import cuda
+
+        ask = cuda._ask
+
+        def asked(call: str, *arguments: Any) -> Any:
+            if call == "cuMemAllocAsync":
+                sizes.append(int(arguments[0]))
+            return ask(call, *arguments)
+
+        cuda._ask = asked
+        try:
+            yield
+        finally:
+            cuda._ask = ask
+
+
+class GridpactCuda(CudaMemory, _OnCuda):
+    """`kernel[grid](...)` of gridpact on a GPU, with torch's tensors."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__(device)
         self.lanes = 32
         self.language = Language(
             _IMPORTS + "import torch\nfrom gridpact.conformance.subjects.cuda_memory import Pinned, Shared\n",
@@ -121,41 +134,17 @@ class GridpactCuda(CudaMemory, GridpactDevice):
         self.graphs = {"torch": TorchCuda, "cuda_core": CudaCoreStream}
 
     def geometry_program(self, metadata: gridpact.KernelMetadata) -> toolchain.Binary:
-        major, minor = __import__("torch").cuda.get_device_capability()
-        return ptx_geometry(metadata, 10 * major + minor)
+        device: Any = self.opened
+        return ptx_geometry(metadata, device.target.arch)
 
     def geometry_seen(self, seen: np.ndarray[Any, Any]) -> Ranges:
         self.synchronize()
         return ranges_from(seen)
 
-    @contextmanager
-    def allocating(self, sizes: list[int]) -> Iterator[None]:
-        with _allocating(sizes):
-            yield
-
 
 def cuda_0() -> Subject:
     """Open `gridpact:cuda:0`."""
     return GridpactCuda("cuda:0")
-
-
-@contextmanager
-def _allocating(sizes: list[int]) -> Iterator[None]:
-    """Note the driver's allocations in the order of a stream."""
-    from gridpact.backends import cuda
-
-    ask = cuda._ask
-
-    def asked(call: str, *arguments: Any) -> Any:
-        if call == "cuMemAllocAsync":
-            sizes.append(int(arguments[0]))
-        return ask(call, *arguments)
-
-    cuda._ask = asked
-    try:
-        yield
-    finally:
-        cuda._ask = ask
 
 
 _entered: Final[list[Any]] = []  # a block that is never left
@@ -188,12 +177,12 @@ class _FakeStream(GridpactStream):
             library.cuStreamEndCapture(stream, ctypes.byref(graph))
 
 
-class GridpactCudaFake(FakeDriver, GridpactDevice):
+class GridpactCudaFake(FakeDriver, _OnCuda):
     """`kernel[grid](...)` of gridpact, up to the driver call."""
 
     def __init__(self) -> None:
         load()
-        super().__init__("cuda:0", "gridpact.contract.triton_programs")
+        super().__init__("cuda:0")
         self.name, self.device = "gridpact:cuda:fake", FakeDriver.device
         self.driver = "our own libcuda.so.1"
         nothing = "no kernel runs"
@@ -229,11 +218,6 @@ class GridpactCudaFake(FakeDriver, GridpactDevice):
         found = {name: number(kind.replace("*k", "*"), part) for (name, kind), part in zip(types, parts, strict=False)}
         built_in = {name: fact[1][-1] for name, fact in facts.items() if fact[0] == "constexpr"}
         return {name: found.get(name, built_in.get(name)) for name in facts}
-
-    @contextmanager
-    def allocating(self, sizes: list[int]) -> Iterator[None]:
-        with _allocating(sizes):
-            yield
 
     def geometry(
         self, grid: tuple[int, ...], wait: bool = True, observed: Observed = UNOBSERVED, **options: Any

@@ -113,7 +113,7 @@ class GridpactDevice(Subject):
 
     def geometry_seen(self, seen: np.ndarray[Any, Any]) -> Ranges:
         """Give what the probe's first work-item writes."""
-        in_flight = any(getattr(self.opened, "_flights", {}).values())
+        in_flight = bool(getattr(self.opened, "_flights", ()))
         return geometry_from(seen, limit_s=30 if in_flight else 0.1)
 
 

@@ -13,13 +13,11 @@ from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
-import numpy as np
-
-from gridpact.conformance.check import Asked, poisoned
-from gridpact.conformance.model import Unsupported
 from gridpact.conformance.script import Language
-from gridpact.conformance.subjects import UNOBSERVED, Observed, Ranges, Subject
-from gridpact.conformance.subjects.streams import OWN_STREAMS
+from gridpact.conformance.subjects import Subject
+from gridpact.conformance.subjects.torch_memory import TorchMemory
+
+__all__ = ["TritonActive", "TritonGpu", "UpstreamTriton", "observed_by_triton", "triton_active"]
 
 
 class UpstreamTriton(Subject):
@@ -118,119 +116,33 @@ class TritonActive(UpstreamTriton):
 
         self.triton = triton
         self.programs = triton_programs
-        self.copies: list[tuple[np.ndarray[Any, Any], Any]] = []
-        self.is_ours = False
-        try:
-            target = triton.runtime.driver.active.get_current_target()
-        except RuntimeError:  # no GPU
-            import gridpact
-
-            driver = gridpact.triton.driver("sycl:cpu")
-            triton.runtime.driver.set_active(driver)
-            target = driver.get_current_target()
-            self.is_ours = True
-        index = triton.runtime.driver.active.get_current_device()
-        where = "cpu" if self.is_ours else str(index)
-        self.name = f"triton:{target.backend}:{where}"
-        self.device = (
-            f"{target.backend} {target.arch if not isinstance(target.arch, dict) else target.arch.get('name')}"
-        )
+        driver = triton.runtime.driver.active
+        self.target, self.index = driver.get_current_target(), driver.get_current_device()
+        self.name = f"triton:{self.target.backend}:{self.index}"
         self.abilities = frozenset({"num_warps", "shared", "hooks", "options", "binaries", "compiled"})
-        self.lacks = {"lanes": f"{target.backend} has one number of lanes"}
+        self.lacks = {"lanes": f"{self.target.backend} has one number of lanes"}
+
+
+class TritonGpu(TorchMemory, TritonActive):
+    """On a GPU that Triton's driver finds, with torch's tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        driver = self.triton.runtime.driver.active
+        place = driver.get_active_torch_device()
+        self.kind = place.type
+        self.device = driver.get_device_interface().get_device_name(self.index)
+        self.language = Language(
+            "import numpy as np\nimport torch\nimport triton\nimport triton.language as tl\n",
+            tensor=f"torch.from_numpy({{}}).to({str(place)!r})",
+            hooks=self.hooks_text,
+        )
         self.unwritten = {
             "geometry": "no probe in this driver's language is written yet",
             "limits": "nobody reads this driver's limits yet",
             **dict.fromkeys(("streams", "held", "records", "owners"), "its streams and its memory are not asked yet"),
             "capture": "its streams are not asked yet",
         }
-        if self.is_ours:
-            self.language = Language(
-                "import numpy as np\nimport gridpact\nimport triton\nimport triton.language as tl\n\n"
-                'triton.runtime.driver.set_active(gridpact.triton.driver("sycl:cpu"))\n',
-                hooks=self.hooks_text,
-            )
-            from gridpact.backends import device_status
-
-            facts = device_status("sycl:cpu").facts
-            self.device, self.driver = facts["device"], facts["driver"]
-            self.abilities |= {"lanes", "geometry", "limits", "streams", "held", "records", "owners"}
-            self.lacks |= {"stream_option": "Triton takes the stream that is current"}
-            self.streams = OWN_STREAMS
-            self.unwritten = {}
-            limits = gridpact.open_device("sycl:cpu").limits
-            self.limits, self.most_threads = limits.programs, limits.threads
-        else:
-            self._devices = triton.runtime.driver.active.get_device_interface()  # torch.cuda, torch.xpu
-            self.device = self._devices.get_device_name(index)
-            kind = triton.runtime.driver.active.get_active_torch_device()
-            self.language = Language(
-                "import numpy as np\nimport torch\nimport triton\nimport triton.language as tl\n",
-                tensor=f"torch.from_numpy({{}}).to({str(kind)!r})",
-                hooks=self.hooks_text,
-            )
-
-    def tensor(self, array: np.ndarray[Any, Any]) -> Any:
-        if self.is_ours:
-            return array
-        import torch
-
-        skipped = array.ctypes.data % 16 // array.itemsize  # the copy begins as far after a multiple of 16 bytes
-        place = self.triton.runtime.driver.active.get_active_torch_device()
-        padded = np.concatenate([np.zeros(skipped, array.dtype), array]) if skipped else array
-        copy = torch.from_numpy(padded).to(place)[skipped:]
-        self.copies.append((array, copy))
-        return copy
-
-    def synchronize(self) -> None:
-        if self.is_ours:
-            import gridpact
-
-            gridpact.synchronize("sycl:cpu")
-            return
-        for array, copy in self.copies:
-            array[...] = copy.cpu().numpy()
-
-    def begin(self, asked: Asked) -> None:
-        super().begin(asked)
-        self.copies.clear()
-
-    def is_poisoned(self) -> bool:
-        if self.is_ours:
-            return False
-        try:
-            self._devices.synchronize()
-        except Exception:  # sticky: every later call of the context says the same
-            return True
-        return False
-
-    @contextmanager
-    def recording(self, records: list[dict[str, Any]]) -> Iterator[None]:
-        if "records" not in self.abilities:
-            raise Unsupported("what reaches its backend is not seen")
-        import gridpact
-        from gridpact.conformance.subjects.gridpact_device import recording
-
-        with recording(gridpact.open_device("sycl:cpu"), records):
-            yield
-
-    def geometry(
-        self, grid: tuple[int, ...], wait: bool = True, observed: Observed = UNOBSERVED, **options: Any
-    ) -> Ranges:
-        if "geometry" not in self.abilities:
-            return super().geometry(grid, wait, **options)
-        import gridpact
-        from gridpact.conformance.subjects.gridpact_device import geometry_from, opencl_geometry
-
-        seen = poisoned(16, "i8")
-        compiled = self.kernel("coordinates").warmup(seen, 1, 1, grid=(1,), **options)
-        metadata = compiled.metadata
-        probe = opencl_geometry(
-            gridpact.KernelMetadata(metadata.name, metadata.num_warps, metadata.threads_per_warp, metadata.shared)
-        )
-        x, y, z = (*grid, 1, 1)[:3]
-        stream = None if wait else gridpact.Stream("sycl:cpu")
-        compiled.run(x, y, z, stream, probe, compiled.packed_metadata, *observed, seen, 1, 1)
-        return geometry_from(seen)
 
 
 def triton_active() -> Subject:
@@ -240,9 +152,11 @@ def triton_active() -> Subject:
     try:
         target = triton.runtime.driver.active.get_current_target()
     except RuntimeError:  # no GPU
-        return TritonActive()
+        from gridpact.conformance.subjects.triton_sycl import TritonSycl
+
+        return TritonSycl()
     if target.backend != "cuda":
-        return TritonActive()
+        return TritonGpu()
     from gridpact.conformance.subjects.triton_cuda import TritonCuda
 
     return TritonCuda()

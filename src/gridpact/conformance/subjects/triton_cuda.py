@@ -11,12 +11,12 @@ from gridpact.conformance.script import Language
 from gridpact.conformance.subjects import UNOBSERVED, Observed, Ranges
 from gridpact.conformance.subjects.cuda_memory import CudaMemory, TorchCuda
 from gridpact.conformance.subjects.gridpact_cuda import ptx_geometry, ranges_from
-from gridpact.conformance.subjects.triton_active import TritonActive
+from gridpact.conformance.subjects.triton_active import TritonGpu
 
 __all__ = ["TritonCuda"]
 
 
-class TritonCuda(CudaMemory, TritonActive):
+class TritonCuda(CudaMemory, TritonGpu):
     """`@triton.jit` kernels on a GPU, with torch's tensors."""
 
     def __init__(self) -> None:
@@ -28,17 +28,8 @@ class TritonCuda(CudaMemory, TritonActive):
         self.driver = f"cuda {torch.version.cuda}"
         # CUDA C++ programming guide, technical specifications per compute capability
         self.limits, self.most_threads, self.lanes = (2**31 - 1, 65535, 65535), 1024, 32
-        self.abilities |= {
-            "limits",
-            "geometry",
-            "streams",
-            "held",
-            "records",
-            "owners",
-            "scratch",
-            "capture",
-            "cooperative",
-        }
+        self.abilities |= {"limits", "geometry", "streams", "held", "records", "owners"}
+        self.abilities |= {"scratch", "capture", "cooperative"}
         self.abilities |= {"clusters"} if self.capability >= 90 else set()
         self.unwritten = {}
         self.lacks = {
