@@ -15,7 +15,6 @@ from gridpact.conformance import model
 from gridpact.conformance.isolation import Worker
 
 pytest.importorskip("triton")
-pytest.importorskip("cuda.bindings")
 
 HEAD = """
 import numpy as np

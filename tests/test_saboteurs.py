@@ -29,7 +29,7 @@ def test_saboteur_fails_exactly_its_clauses(name, request):
     if saboteur.subject == "gridpact:sycl:cpu":
         request.getfixturevalue("sycl")
     if saboteur.subject == "gridpact:cuda:fake":
-        pytest.importorskip("cuda.bindings")
+        pytest.importorskip("triton")  # cuda-bindings come with what the tests need: without them it fails
     failed = failing_clauses(saboteur.subject, name)
     assert set(failed) == set(saboteur.clauses), failed
     assert all(verdict == "violated" for _, verdict, _ in failed.values()), failed
