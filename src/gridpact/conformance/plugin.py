@@ -86,7 +86,7 @@ class CaseItem(pytest.Item):
             device=facts.get("device", ""),
             driver=facts.get("driver", ""),
             versions=facts.get("versions", {}),
-            command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            command=_command(),
             date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             **answer,
         )
@@ -139,6 +139,12 @@ class Contract(pytest.File):
                 continue  # told at the end
             for case in cases if is_ready else cases[:1]:  # one error says it
                 yield CaseItem.from_parent(self, name=f"{subject} {case.id}", case=case, subject=subject)
+
+
+def _command() -> str:
+    """Give the command line of this run, without the folders of this machine."""
+    program = Path(sys.argv[0]).name
+    return shlex.join([*(["python", "-m", "gridpact"] if program == "__main__.py" else [program]), *sys.argv[1:]])
 
 
 def _is_here(subject: str) -> bool:

@@ -29,7 +29,7 @@ class TritonCuda(CudaMemory, TritonGpu):
         # CUDA C++ programming guide, technical specifications per compute capability
         self.limits, self.most_threads, self.lanes = (2**31 - 1, 65535, 65535), 1024, 32
         self.abilities |= {"limits", "geometry", "streams", "held", "records", "owners"}
-        self.abilities |= {"scratch", "capture", "cooperative"}
+        self.abilities |= {"scratch", "capture", "cooperative", "descriptors"}
         self.abilities |= {"clusters"} if self.capability >= 90 else set()
         self.unwritten = {}
         self.lacks = {
