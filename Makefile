@@ -53,7 +53,7 @@ versions: setup
 
 setup: .venv/ready
 
-.venv/ready: pyproject.toml
+.venv/ready: pyproject.toml setup.py $(wildcard src/gridpact/native/*.[ch])
 	@test -n "$(PYTHON)" || { echo "gridpact needs Python 3.10 or newer with pip and venv; none was found."; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
 		|| { echo "gridpact needs Python 3.10 or newer, $(PYTHON) is older."; exit 1; }

@@ -3,7 +3,7 @@
 import pytest
 
 import gridpact
-from gridpact import backends
+from gridpact import backends, native
 
 
 def pytest_addoption(parser):
@@ -42,3 +42,11 @@ def device(request):
     """Name each device that runs without special hardware, one after another, and make it current."""
     with gridpact.device(require(request, request.param)) as opened:
         yield opened.name
+
+
+@pytest.fixture
+def by_definition():
+    """Send each launch through the Python definition, a part of which the test replaces."""
+    native.turn("off", True)
+    yield
+    native.turn("off", False)

@@ -43,7 +43,7 @@ def test_handle_must_be_an_address(value):
 
 
 @pytest.mark.parametrize("way", ["option", "context"])
-def test_stream_reaches_the_backend_by_identity(way, monkeypatch):
+def test_stream_reaches_the_backend_by_identity(way, monkeypatch, by_definition):
     from gridpact import backends
     from gridpact.contract import kernels
 
@@ -270,7 +270,7 @@ def test_event_of_a_closed_stream(device):
 
 
 @pytest.mark.parametrize("dpctl_route", [False, True])
-def test_queue_without_an_order_is_given_one(kernels, dpctl_route, monkeypatch):
+def test_queue_without_an_order_is_given_one(kernels, dpctl_route, monkeypatch, by_definition):
     """dpctl's queues are out of order unless asked; launches on one keep their order, to dpctl's own commands too."""
     import dpctl
 
@@ -534,7 +534,7 @@ def test_memory_of_a_launch_may_launch_when_it_goes(kernels):
     assert last[0] == 5
 
 
-def test_memory_of_a_launch_that_is_interrupted_outlives_its_kernel(kernels, monkeypatch):
+def test_memory_of_a_launch_that_is_interrupted_outlives_its_kernel(kernels, monkeypatch, by_definition):
     hold, _ = kernels
     device = gridpact.open_device("sycl:cpu")
     stream = gridpact.Stream("sycl:cpu")

@@ -99,7 +99,7 @@ def test_launch_of_more_threads_than_the_device_counts_is_refused(probes):
     assert (seen == -77).all()
 
 
-def test_ranges_past_32_bits_reach_the_driver_whole(cpu, probes, monkeypatch):
+def test_ranges_past_32_bits_reach_the_driver_whole(cpu, probes, monkeypatch, by_definition):
     submitted = []
     monkeypatch.setattr(cpu.route, "submit", lambda *args: submitted.append(args[2:4]) or 1)
     monkeypatch.setattr(cpu.route, "wait", lambda event: None)

@@ -43,6 +43,7 @@ __all__ = [
     "classify",
     "decode",
     "encode",
+    "read_by",
     "short_dtype",
 ]
 
@@ -395,6 +396,12 @@ def _reader(kind: type) -> Callable[[str, Any], Pointer] | None:
     if hasattr(kind, "__dlpack__"):
         return _from_dlpack
     return None
+
+
+def read_by(kind: type) -> str:
+    """Name the way in which tensors of a type are read: `numpy`, `tensor` for Triton's own duck type, or another."""
+    read = _reader(kind)
+    return "" if read is None else read.__name__.removeprefix("_from_")
 
 
 _readers: dict[type, Callable[[str, Any], Pointer] | None] = {}

@@ -111,7 +111,9 @@ def _run(path: Path, function: str, name: str, remedy: str = "") -> tuple[dict[s
     module.__file__ = str(path)
     seen: list[Asked] = []
 
-    def watch(kernel: Kernel, grid: object, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    def watch(
+        kernel: Kernel, grid: object, args: tuple[object, ...], kwargs: Mapping[str, object], then: object = None
+    ) -> None:
         if _unwrapped(getattr(module, function, None)) is kernel:
             seen.append(_asked(kernel, args, kwargs, grid))
             raise _Stop

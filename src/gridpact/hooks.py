@@ -14,6 +14,7 @@ from itertools import zip_longest
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from gridpact import native
 from gridpact.errors import ContractTypeError, HookError
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Observer:
         global _observers
         with _lock:
             _observers = tuple(o for o in _observers if o is not self)
+            native.use("observers", _observers)
 
     def __enter__(self) -> Observer:
         return self
@@ -72,6 +74,7 @@ def observe(enter: Hook | None = None, exit: Hook | None = None, *, kernel: obje
     added = Observer(enter, exit, None if kernel is None else _watched(kernel))
     with _lock:
         _observers = (*_observers, added)
+        native.use("observers", _observers)
     return added
 
 

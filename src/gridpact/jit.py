@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import FunctionType
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 
 from gridpact import launch as path
-from gridpact import toolchain
+from gridpact import learned, native, toolchain
 from gridpact.arguments import Pointer, Signature, short_dtype
 from gridpact.backends.protocol import Device
 from gridpact.errors import ContractTypeError, ContractValueError, ResourceError
@@ -110,7 +111,7 @@ class CompiledKernel:
         return f"<CompiledKernel {self.name!r} on {self.device.name}, {self.hash[:12]}>"
 
 
-class Kernel:
+class Kernel(native.Launchable):
     """A jitted function: launched as `kernel[grid](*args, **options)`, called as a helper inside other kernels.
 
     Made by `gridpact.jit`. Attributes that Triton's own decorators and tools look for are here: `fn`, `arg_names`,
@@ -202,13 +203,10 @@ class Kernel:
         """Wrap a binary for the cache of this kernel."""
         return CompiledKernel(self, key, binary, device)
 
-    def __getitem__(self, grid: object) -> Callable[..., CompiledKernel]:
-        return lambda *args, **kwargs: path.launch(self, grid, args, kwargs)
-
     def run(self, *args: object, grid: object, warmup: bool = False, **kwargs: object) -> CompiledKernel:
         """Launch, as Triton's `autotune` and `heuristics` call what they decorate."""
         try:
-            return self.warmup(*args, grid=grid, **kwargs) if warmup else path.launch(self, grid, args, kwargs)
+            return self.warmup(*args, grid=grid, **kwargs) if warmup else self[grid](*args, **kwargs)
         except ResourceError as error:
             raise toolchain.out_of_resources(error) from error
 
@@ -228,6 +226,48 @@ class Kernel:
             canonical_grid(grid, call.meta, call.device.limits)
         return path.compiled_for(call)
 
+    def prepare(
+        self, *args: object, grid: object, on_change: Literal["refuse", "prepare"] = "refuse", **kwargs: object
+    ) -> Any:
+        """Compile, load and decide a launch, for launches of its like that cost little more than the driver call.
+
+        Parameters
+        ----------
+        args, kwargs
+            As for a launch. What is given by name stays as it is, and is kept alive; what is given by position is given
+            again to each launch.
+        grid
+            As for a launch. A callable one is asked at each launch.
+        on_change
+            What becomes of a launch whose arguments need another binary (type, alignment, equal to 1, width of an
+            integer, constant, device), or whose captured values have changed: refuse it, or find or compile that one.
+
+        Returns
+        -------
+        A callable `p`: `p(*args)` launches over the grid, `p[grid](*args)` over another one. Its `compiled` is the
+        compiled kernel. Streams are read and hooks are seen at each launch, as `kernel[grid](...)` does.
+
+        Raises
+        ------
+        ContractError
+            As a launch would, now; of the prepared launch SPEC-1 where a fact has changed and it is refused.
+        """
+        if on_change not in ("refuse", "prepare"):
+            raise ContractValueError("on_change", "expected 'refuse' or 'prepare'", on_change, clause="SPEC-1")
+        call = path.bind(self, args, kwargs)
+        programs = canonical_grid(grid, call.meta, call.device.limits)
+        stream = call.device.accept_stream(call.stream) if call.stream is not None else None
+        check = partial(call.device.check_may_load, path.stream_of(call, stream), repr(self.__name__))
+        compiled = path.compiled_for(call, check)
+        compiled.check_launch(programs)
+        learned.prepare(args, kwargs, compiled, call, programs, stream)
+        missed = partial(_missed, dict(kwargs), on_change == "refuse")
+        fixed = None if callable(grid) else programs
+        names, values = tuple(kwargs) or None, tuple(kwargs.values())
+        return native.prepared(
+            self, grid, fixed, compiled, names, values, (*args, *values), on_change == "refuse", missed
+        )
+
     def __call__(self, *args: object, **kwargs: object) -> None:
         """Refuse: a kernel is launched over a grid."""
         raise ContractTypeError(
@@ -239,6 +279,31 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"<Kernel {self.__module__}.{self.__qualname__}>"
+
+
+def _missed(
+    options: Mapping[str, object],
+    refuses: bool,
+    prepared: Any,
+    grid: object,
+    args: tuple[object, ...],
+    names: tuple[str, ...] | None,
+) -> Any:
+    """Make a prepared launch by the definition, or refuse it: a fact that its binary was built on does not hold."""
+    kernel: Kernel = prepared.kernel
+    if names:
+        rule = "takes again what prepare() was given by position; what it was given by name stays"
+        remedy = "Use `with gridpact.stream(s)` for a stream." if "stream" in names else ""
+        raise ContractTypeError(f"prepared launch of {kernel.__name__!r}", rule, names[0], remedy, "ARG-1")
+    if refuses:
+        call = path.bind(kernel, args, options)
+        changed = path.key_of(call).difference(prepared.compiled.key)
+        if changed:
+            rule = "this launch was prepared for another type, class, constant or state"
+            got = call.bound.get(changed[0].removeprefix("argument "), changed[0])
+            remedy = "Prepare one for it, or use on_change='prepare'."
+            raise ContractValueError(f"{changed[0]} of {kernel.__name__!r}", rule, got, remedy, "SPEC-1")
+    return learned.missed(kernel, grid, args, options)
 
 
 def _tensor_of(value: object) -> object:

@@ -26,6 +26,7 @@ __all__ = [
     "bind",
     "compiled_for",
     "describe",
+    "key_of",
     "launch",
     "observed",
     "owners_stream",
@@ -68,8 +69,17 @@ class Call:
         return {**self.options, **self.bound}
 
 
-def launch(kernel: Kernel, grid: object, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
+def launch(
+    kernel: Kernel, grid: object, args: tuple[object, ...], kwargs: Mapping[str, object], then: Callable[..., Any] | None = None
+) -> Any:
     """Run a kernel over a grid.
+
+    Parameters
+    ----------
+    kernel, grid, args, kwargs
+        As in `kernel[grid](*args, **kwargs)`.
+    then
+        Makes the launch once all of it is decided; `run` if not given.
 
     Returns
     -------
@@ -99,7 +109,7 @@ def launch(kernel: Kernel, grid: object, args: tuple[object, ...], kwargs: Mappi
     compiled.check_launch(programs)
     if 0 in programs:
         return compiled  # nothing to run: no driver call, no hook (GRID-9)
-    return run(compiled, call, programs, stream)
+    return (then or run)(compiled, call, programs, stream)
 
 
 def bind(kernel: Kernel, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Call:
@@ -173,20 +183,20 @@ def compiled_for(call: Call, check: Callable[[], None] = lambda: None) -> Compil
             capability="descriptors",
         )
     with kernel.lock:
+        key = key_of(call)
         source = kernel.source(call.device)
-        key = Key(
-            (
-                ("source", typed(source.digest)),
-                *call.arguments.facts,
-                *call.device.identity(call.options),
-            )
-        )
         compiled = kernel.compiled.get(key)
         if compiled is None:
             check()
             binary = call.device.compile(source, call.arguments, call.options, kernel.repr)
             compiled = kernel.compiled[key] = kernel.make_compiled(key, binary, call.device)
     return compiled
+
+
+def key_of(call: Call) -> Key:
+    """Give the identity of the binary that a launch needs (KEY-1)."""
+    source = call.kernel.source(call.device)
+    return Key((("source", typed(source.digest)), *call.arguments.facts, *call.device.identity(call.options)))
 
 
 def run(compiled: CompiledKernel, call: Call, programs: Grid, stream: StreamRef | None) -> CompiledKernel:

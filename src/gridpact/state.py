@@ -26,7 +26,7 @@ from gridpact.identity import Typed, typed
 
 __all__ = ["Captured", "Source", "jitted_function", "source_of", "text_of"]
 
-_ABSENT: Final = object()
+ABSENT: Final = object()
 _DEF: Final = re.compile(r"^def\s+\w+\s*\(", re.MULTILINE)
 # Values that cannot change without becoming another object, so that identity proves them unchanged.
 _IMMUTABLE = (int, float, complex, str, bytes, bool, type(None), FunctionType, BuiltinFunctionType, ModuleType, type)
@@ -114,7 +114,7 @@ class Captured:
         """Whether the name still holds the same object, and that object cannot have changed."""
         if _resolve(self.function, self.path) is not self.value:
             return False
-        if self.held is not _ABSENT:
+        if self.held is not ABSENT:
             return isinstance(self.held, _IMMUTABLE) and getattr(self.value, "value", None) is self.held
         return (
             isinstance(self.value, _IMMUTABLE)
@@ -126,7 +126,7 @@ class Captured:
 def _held(value: object) -> object:
     kind = type(value)
     is_constexpr = kind.__name__ == "constexpr" and kind.__module__.startswith("triton.language")
-    return getattr(value, "value", _ABSENT) if is_constexpr else _ABSENT
+    return getattr(value, "value", ABSENT) if is_constexpr else ABSENT
 
 
 class Source:
@@ -173,7 +173,7 @@ def _read(function: FunctionType, is_noinline: bool, seen: dict[FunctionType, So
         facts += [typed(name), _fingerprint(function, ("default of", name), default)]
     for full in text.names:
         path, value = _reached(function, full)
-        if value is _ABSENT or path in source.captured:
+        if value is ABSENT or path in source.captured:
             continue
         source.reads.append(Captured(function, path, value, _held(value)))
         helper = jitted_function(value)
@@ -201,14 +201,14 @@ def _scope(function: FunctionType, name: str) -> object:
         try:
             return cell.cell_contents
         except ValueError:  # not assigned yet
-            return _ABSENT
-    return function.__globals__.get(name, _ABSENT)
+            return ABSENT
+    return function.__globals__.get(name, ABSENT)
 
 
 def _resolve(function: FunctionType, path: tuple[str, ...]) -> object:
     value = _scope(function, path[0])
     for attribute in path[1:]:
-        value = getattr(value, attribute, _ABSENT)
+        value = getattr(value, attribute, ABSENT)
     return value
 
 
@@ -218,7 +218,7 @@ def _reached(function: FunctionType, full: tuple[str, ...]) -> tuple[tuple[str, 
     for depth, attribute in enumerate(full[1:], start=1):
         if not isinstance(value, ModuleType) or value.__name__.partition(".")[0] == "triton":
             return full[:depth], value
-        value = getattr(value, attribute, _ABSENT)
+        value = getattr(value, attribute, ABSENT)
     return full, value
 
 
@@ -227,7 +227,7 @@ def _fingerprint(function: FunctionType, path: tuple[str, ...], value: object) -
         return ("module", value.__name__)
     if isinstance(value, (type, BuiltinFunctionType)) or getattr(value, "__triton_builtin__", False):
         return ("name", getattr(value, "__module__", ""), getattr(value, "__qualname__", repr(value)))
-    if getattr(builtins, path[0], _ABSENT) is value:
+    if getattr(builtins, path[0], ABSENT) is value:
         return ("builtin", path[0])
     helper = jitted_function(value)
     if helper is not None:  # of the language's own library

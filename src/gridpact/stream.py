@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gridpact import native
 from gridpact.errors import ContractTypeError, ContractValueError
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Event", "Exported", "Stream", "TorchCurrent", "current_stream", "stream"]
 
 _current: ContextVar[object] = ContextVar("gridpact_stream", default=None)
+native.use("stream_var", _current)
 
 
 class Stream:
@@ -119,6 +121,9 @@ class Stream:
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else hex(self.handle)
         return f"<Stream {state} on {self.device}>"
+
+
+native.use("stream_type", Stream)
 
 
 @dataclass(frozen=True)

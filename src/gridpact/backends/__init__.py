@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, cast
 
+from gridpact import native
 from gridpact.backends.protocol import Backend, Device, DeviceStatus
 from gridpact.errors import ContractTypeError, ContractValueError
 from gridpact.metadata import nearest_name
@@ -40,6 +41,7 @@ DEFAULT_DEVICE: Final = "sycl:cpu"
 """Where host memory is computed on when no device is named."""
 
 _current: ContextVar[str | None] = ContextVar("gridpact_device", default=None)
+native.use("device_var", _current)
 
 
 def _backend(name: str) -> Backend:

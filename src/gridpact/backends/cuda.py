@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from types import ModuleType
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
@@ -26,7 +26,7 @@ from gridpact import backends, toolchain
 from gridpact.arguments import SIZES, Classified, Leaf, Pointer
 from gridpact.backends.ending import free_with, gate, gated
 from gridpact.backends.flights import Flights
-from gridpact.backends.protocol import Device, DeviceStatus, LaunchDesc, Limits, Mark, StreamRef
+from gridpact.backends.protocol import Device, DeviceStatus, LaunchDesc, Limits, Mark, NativeCalls, StreamRef
 from gridpact.errors import (
     BackendError,
     ContractTypeError,
@@ -88,10 +88,19 @@ def _ask(call: str, *arguments: object) -> Any:
     except RuntimeError as error:  # the bindings know a call that this driver lacks
         raise BackendError("cuda", call, str(error)) from error
     if code:
-        _, text = driver.cuGetErrorString(code)
-        told = text.decode() if isinstance(text, bytes) else str(text)
-        raise BackendError("cuda", call, f"{told} ({code.name})")
+        raise _error(call, code)
     return results[0] if len(results) == 1 else results
+
+
+def _error(call: str, code: Any) -> BackendError:
+    _, text = _driver()[0].cuGetErrorString(code)
+    told = text.decode() if isinstance(text, bytes) else str(text)
+    return BackendError("cuda", call, f"{told} ({code.name})")
+
+
+def _failed(code: int) -> None:
+    """Raise the error of a launch that the native path made."""
+    raise _error("cuLaunchKernelEx", _driver()[0].CUresult(code))
 
 
 def _attribute(device: object, name: str) -> int:
@@ -423,11 +432,16 @@ class CudaDevice:
             if math.prod(desc.cluster) > most:
                 raise _cluster_too_large(subject, math.prod(desc.cluster), most)
         if desc.is_cooperative:
-            call = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
-            at_once = int(_ask(call, desc.kernel.handle, desc.threads, desc.shared_bytes)) * self.processors
+            at_once = self._at_once(desc)
             if blocks > at_once:
                 remedy = "Launch fewer programs, each of which loops."
                 raise ResourceError(f"programs at once of cooperative {subject}", blocks, at_once, "programs", remedy)
+
+    @_in_context
+    def _at_once(self, desc: LaunchDesc) -> int:
+        """How many blocks of a kernel fit on the device at once."""
+        call = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+        return int(_ask(call, desc.kernel.handle, desc.threads, desc.shared_bytes)) * self.processors
 
     # -- streams
 
@@ -533,6 +547,44 @@ class CudaDevice:
                 self._flights.add(stream.handle, _Event(self.context, stream.handle), (*keep, stream.keep))
             if self._flights:
                 self._flights.let_go()
+
+    def native_calls(self, desc: LaunchDesc) -> NativeCalls | None:
+        if desc.scratch_bytes:
+            return None
+        kernel = desc.kernel
+
+        @_in_context
+        def hold(device: CudaDevice, stream: _Handle, _: int, is_captured: int, values: Any, owner: object) -> None:
+            if is_captured:
+                device._captured.add(kernel)  # what is replayed later keeps its memory by the rules of its library
+                return
+            keep = tuple(value for value in values if not device._is_current_of_torch(value, stream))
+            with _beside_captures():
+                device._flights.add(stream, _Event(device.context, stream), (*keep, owner))
+                device._flights.let_go()
+
+        return NativeCalls(
+            failed=_failed,
+            hold=partial(hold, self),
+            flights=self._flights.by_stream,
+            let_go=self._let_go,
+            guard=(lambda: not _torch_is_capturing()) if desc.is_waited_for else None,
+            context=self.context,
+            hidden=len(kernel.sizes) - len(desc.leaves),
+            most_programs=self._at_once(desc) // math.prod(desc.cluster) if desc.is_cooperative else 2**128,
+        )
+
+    @_in_context
+    def _let_go(self) -> None:
+        with _beside_captures():
+            self._flights.let_go()
+
+    def _is_current_of_torch(self, value: object, stream: _Handle) -> bool:
+        """Whether a value is a tensor of torch's on the stream that is torch's current one."""
+        torch = sys.modules.get("torch")
+        if torch is None or not isinstance(value, torch.Tensor) or value.device.type != "cuda":
+            return False
+        return bool(value.device.index == self.ordinal and TorchCurrent("cuda", self.ordinal).handle()[0] == stream)
 
     def _is_left_to_torch(self, pointer: Pointer, stream: StreamRef) -> bool:
         current = pointer.stream

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Final, ParamSpec, TypeVar
 
+from gridpact import native
+
 __all__ = ["free_with", "gate", "gated"]
 
 _P = ParamSpec("_P")
@@ -42,7 +44,8 @@ class Gate:
     def shut(self) -> None:
         """Let nobody in any more, and wait for those who are."""
         self.is_shut = True
-        while any(thread != threading.get_ident() for thread in self._inside):
+        native.turn("shut", True)
+        while native.inside() or any(thread != threading.get_ident() for thread in self._inside):
             time.sleep(0.001)
 
 

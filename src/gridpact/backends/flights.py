@@ -32,35 +32,35 @@ class Flights:
     """The flights of a device by their stream's handle; those of one stream end in the order of their launches."""
 
     def __init__(self) -> None:
-        self._by_stream: dict[int, deque[_Flight]] = {}
+        self.by_stream: dict[int, deque[_Flight]] = {}
         self._lock = threading.RLock()
 
     def __contains__(self, stream: int) -> bool:
         with self._lock:
-            return stream in self._by_stream
+            return stream in self.by_stream
 
     def __bool__(self) -> bool:
-        return bool(self._by_stream)
+        return bool(self.by_stream)
 
     def add(self, stream: int, mark: Mark, keep: tuple[object, ...]) -> None:
         """Keep objects alive until a mark of a stream is complete."""
         with self._lock:
-            self._by_stream.setdefault(stream, deque()).append(_Flight(mark, keep))
+            self.by_stream.setdefault(stream, deque()).append(_Flight(mark, keep))
 
     def marks(self, stream: int | None = None) -> list[Mark]:
         """Give the marks of the flights of a stream, or of all."""
         with self._lock:
-            streams = self._by_stream if stream is None else [stream]
-            return [flight.mark for handle in streams for flight in self._by_stream.get(handle, ())]
+            streams = self.by_stream if stream is None else [stream]
+            return [flight.mark for handle in streams for flight in self.by_stream.get(handle, ())]
 
     def let_go(self, streams: Iterable[int] | None = None) -> None:
         """Let go of what flights that are over have kept alive, on some streams or on all; streams are among it."""
         over: list[_Flight] = []  # dropped after the lock is: destructors are the users' code, and may launch
         with self._lock:
-            for stream in list(self._by_stream if streams is None else streams):
-                flights = self._by_stream.get(stream)
+            for stream in list(self.by_stream if streams is None else streams):
+                flights = self.by_stream.get(stream)
                 while flights and (first := flights[0]).is_over:
                     if flights and flights[0] is first:  # nobody got in between
                         over.append(flights.popleft())
-                if flights is not None and not flights and self._by_stream.get(stream) is flights:
-                    del self._by_stream[stream]
+                if flights is not None and not flights and self.by_stream.get(stream) is flights:
+                    del self.by_stream[stream]

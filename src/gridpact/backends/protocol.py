@@ -6,7 +6,7 @@ is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gridpact.state import Source
     from gridpact.toolchain import Binary
 
-__all__ = ["Backend", "Device", "DeviceStatus", "LaunchDesc", "Limits", "Mark", "StreamRef"]
+__all__ = ["Backend", "Device", "DeviceStatus", "LaunchDesc", "Limits", "Mark", "NativeCalls", "StreamRef"]
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,42 @@ class LaunchDesc:
 
 
 @dataclass(frozen=True)
+class NativeCalls:
+    """What the native path is given of a device for launches of one kernel.
+
+    Attributes
+    ----------
+    failed
+        Raises the error of a code that the driver gave.
+    hold
+        Called after launches that are not complete, with the stream's handle, the event's (0 if the driver call made
+        none), whether the launch was captured, the arguments, and what keeps the stream valid.
+    flights, let_go
+        Launches that may not be complete, by stream, and what looks at them.
+    guard
+        Called before each launch: False sends it to the definition. None if nothing has to be asked.
+    table
+        Address of the driver's table of calls (`native/launch_abi.h`); 0 for the one of CUDA.
+    context
+        Handle of CUDA's context.
+    hidden
+        Pointers that follow the kernel's own parameters.
+    most_programs
+        Of one launch, where the kernel itself sets a limit.
+    """
+
+    failed: Callable[[int], None]
+    hold: Callable[[int, int, int, tuple[object, ...], object], None]
+    flights: Mapping[int, object]
+    let_go: Callable[[], None]
+    guard: Callable[[], bool] | None = None
+    table: int = 0
+    context: int = 0
+    hidden: int = 0
+    most_programs: int = 2**128
+
+
+@dataclass(frozen=True)
 class DeviceStatus:
     """One line of `gridpact devices`: usable, or why not."""
 
@@ -200,6 +236,9 @@ class Device(Protocol):
 
     def launch(self, desc: LaunchDesc) -> None:
         """Make the driver call."""
+
+    def native_calls(self, desc: LaunchDesc) -> NativeCalls | None:
+        """Give what the native path needs to make launches like this one; None where it cannot."""
 
     def synchronize(self, stream: object = None) -> None:
         """Wait for the launches of a stream, or for all of them."""

@@ -176,6 +176,9 @@ class ReferenceDevice:
                     _running.coordinates = (x, y, z)
                     desc.kernel.function(*arguments)
 
+    def native_calls(self, desc: LaunchDesc) -> None:
+        """Its kernels are Python functions."""
+
     def synchronize(self, stream: object = None) -> None:
         """Nothing is ever in flight: each launch runs to its end."""
         if stream is not None:

@@ -30,7 +30,7 @@ from gridpact import backends, cache, native, spirv, toolchain
 from gridpact.arguments import SIZES, Classified, Leaf, Pointer
 from gridpact.backends.ending import free_with, gate, gated
 from gridpact.backends.flights import Flights
-from gridpact.backends.protocol import Device, DeviceStatus, LaunchDesc, Limits, Mark, StreamRef
+from gridpact.backends.protocol import Device, DeviceStatus, LaunchDesc, Limits, Mark, NativeCalls, StreamRef
 from gridpact.errors import (
     BackendError,
     ContractTypeError,
@@ -92,6 +92,9 @@ class _Route(Protocol):
     name: str
     threads_in_launch: int
     keeps_binaries: bool
+    native_table: int  # address of its table of calls for the native path, 0 without
+
+    def failed(self, code: int) -> None: ...
 
     def devices(self) -> list[_Found]: ...
     def new_queue(self, index: int, in_order: bool) -> _Handle: ...
@@ -162,11 +165,17 @@ class _Native:
             "gp_event_wait": (integer, [address]),
             "gp_event_is_complete": (integer, [address]),
             "gp_event_free": (None, [address]),
+            "gp_native_table": (address, []),
         }
         for name, (result, arguments) in table.items():
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
         self._library = library
+        self.native_table = int(library.gp_native_table())
+
+    def failed(self, code: int) -> None:
+        """Raise the error of a launch that the native path made, on the thread that made it."""
+        raise self._failed("sycl::queue::submit")
 
     def _failed(self, call: str) -> BackendError:
         text = (self._library.gp_error() or b"").decode(errors="replace")
@@ -320,6 +329,7 @@ class _Dpctl:
     name = "dpctl"
     threads_in_launch = 2**31 - 1  # its build of the runtime's headers refuses ids past int
     keeps_binaries = False
+    native_table = 0
     _TYPES: Final = {1: 1, 2: 3, 4: 5, 8: 7}  # size -> DPCTL_UINT8_T, ...; dpctl_sycl_enum_types.h
     _VOID_PTR, _LOCAL_ACCESSOR, _COMPLETE = 10, 11, 3
 
@@ -400,6 +410,9 @@ class _Dpctl:
         if not made:
             raise BackendError("sycl", "DPCTLQueue_SubmitBarrier", "it returned null")
         return made
+
+    def failed(self, code: int) -> None:
+        """No launch comes here by the native path."""
 
     def _queue(self, queue: _Handle) -> Any:
         owned = self._owned.get(queue)
@@ -876,6 +889,29 @@ class SyclDevice:
                 self.route.wait_queue(handle)
             raise
         self._flights.let_go(None if is_new else [handle])  # on a new stream: of streams that came before, too
+
+    def native_calls(self, desc: LaunchDesc) -> NativeCalls | None:
+        if not self.route.native_table:
+            return None
+        kernel = desc.kernel
+
+        @gated
+        def hold(stream: _Handle, event: _Handle, _: int, values: Any, owner: object) -> None:
+            try:
+                self._flights.add(stream, _Event(self.route, event), (values, kernel, owner))
+                self._flights.let_go([stream])
+            except BaseException:  # an interrupt, too: what was submitted uses memory that is about to be dropped
+                with suppress(BackendError):
+                    self.route.wait_queue(stream)
+                raise
+
+        return NativeCalls(
+            failed=self.route.failed,
+            hold=hold,
+            flights={},  # those of a stream are looked at when the next is added
+            let_go=self._flights.let_go,
+            table=self.route.native_table,
+        )
 
     def _submit(self, desc: LaunchDesc) -> _Event:
         ranges = ranges_zyx(desc.x, desc.y, desc.z, desc.threads)

@@ -44,7 +44,7 @@ class Allowed:
     def matches(self, subject: str, case: Case) -> bool:
         """Whether the row is about this case of this subject."""
         return (
-            subject.partition("@")[0] == self.subject
+            subject.partition("@")[0].removesuffix(":python") == self.subject
             and fnmatch.fnmatchcase(case.clause, self.clause)
             and fnmatch.fnmatchcase(case.id, self.case)
         )

@@ -22,6 +22,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from gridpact import native
+
 __all__ = ["SABOTEURS", "Saboteur", "break_process"]
 
 
@@ -62,12 +64,21 @@ def break_process(name: str) -> None:
     SABOTEURS[name].break_launcher(SimpleNamespace(opened=gridpact.open_device(device)))
 
 
-def _saboteur(subject: str, *clauses: str) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
-    """Enter a saboteur under the name of its function; its docstring says what it does."""
+def _saboteur(
+    subject: str, *clauses: str, is_of_path: bool = False
+) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
+    """Enter a saboteur under the name of its function; its docstring says what it does.
+
+    It breaks the Python definition, which all launches take then; with `is_of_path` what the native path goes by.
+    """
 
     def enter(run: Callable[[Any], None]) -> Callable[[Any], None]:
+        def break_launcher(subject: Any) -> None:
+            native.turn("off", not is_of_path)
+            run(subject)
+
         name = run.__name__.strip("_").replace("_", "-")
-        SABOTEURS[name] = Saboteur(subject, frozenset(clauses), (run.__doc__ or "").strip(), run)
+        SABOTEURS[name] = Saboteur(subject, frozenset(clauses), (run.__doc__ or "").strip(), break_launcher)
         return run
 
     return enter
@@ -823,3 +834,49 @@ def _native_32_bit_range(subject: Any) -> None:
 def _native_short_z(subject: Any) -> None:
     """Leaves out the last plane along z of a grid of three axes, in C."""
     _change_native_launch(subject, "if (changed[0] > 2 && changed[1] > 1 && changed[2] > local[2]) changed[0] -= 1;")
+
+
+# ------------------------------------------------------------------------------------- in what the native path goes by
+
+
+@_saboteur(_SYCL, "SPEC-1", is_of_path=True)
+def _path_forgets_alignment(subject: Any) -> None:
+    """Launches unaligned tensors and odd counts with the binary of aligned ones, on the native path."""
+    from gridpact import learned
+
+    def slots(original: Callable[..., Any], *args: Any) -> Any:
+        return ((at, role, declared, flags & 1, *rest) for at, role, declared, flags, *rest in original(*args))
+
+    _wrap(learned, "_slots", slots)
+
+
+@_saboteur(_SYCL, "KEY-1", is_of_path=True)
+def _path_keeps_state(subject: Any) -> None:
+    """Never looks at captured values again, on the native path."""
+    from gridpact import learned
+
+    _wrap(learned, "_reads", lambda original, call: [])
+
+
+@_saboteur(_CUDA, "STREAM-1", "HOOK-1", is_of_path=True)
+def _path_keeps_its_stream(subject: Any) -> None:
+    """Launches on the stream that the first launch of its like was given, on the native path."""
+    from gridpact import learned
+
+    first: dict[Any, Any] = {}
+
+    def given(original: Callable[..., Any], device: Any, compiled: Any, *args: Any) -> Any:
+        return first.setdefault(compiled, original(device, compiled, *args))
+
+    _wrap(learned, "_given", given)
+
+
+@_saboteur(_CUDA, "GRID-7", "META-4", is_of_path=True)
+def _path_has_no_limits(subject: Any) -> None:
+    """Takes any number of programs once a kernel was launched, on the native path."""
+    from gridpact import learned
+
+    def info(original: Callable[..., Any], *args: Any) -> Any:
+        return {**original(*args), "limits": (2**62,) * 3, "most_programs": 2**128}
+
+    _wrap(learned, "_info", info)

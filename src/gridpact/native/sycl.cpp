@@ -8,6 +8,8 @@
 
 #include <CL/cl.h>
 
+#include "launch_abi.h"
+
 #include <cstdint>
 #include <cstring>
 #include <exception>
@@ -115,6 +117,28 @@ void set_argument(sycl::handler &handler, int index, uint8_t kind, const uint64_
     case 8: handler.set_arg(index, bits); break;
     default: throw Failure("argument " + std::to_string(index) + ": no kind " + std::to_string(kind));
   }
+}
+
+sycl::event submit(sycl::queue &queue, const sycl::kernel &kernel, const sycl::nd_range<3> &range, uint64_t local_bytes, int count,
+                   const uint8_t *kinds, const uint64_t *bits) {
+  return queue.submit([&](sycl::handler &handler) {
+    for (int i = 0; i < count; ++i) set_argument(handler, i, kinds[i], bits[i]);
+    if (local_bytes) handler.set_arg(count, sycl::local_accessor<uint8_t, 1>(sycl::range<1>(local_bytes), handler));
+    handler.parallel_for(range, kernel);
+  });
+}
+
+// A launch of the native path: programs become work-groups, x fastest.
+int launch(void *, gridpact_launch *l) {
+  return guarded(-1, [&] {
+    const size_t threads = l->threads;
+    const sycl::nd_range<3> range({l->programs[2], l->programs[1], l->programs[0] * threads}, {1, 1, threads});
+    auto event = submit(*reinterpret_cast<sycl::queue *>(l->stream), *reinterpret_cast<sycl::kernel *>(l->kernel), range,
+                        l->shared_bytes, static_cast<int>(l->count), l->sizes, l->bits);
+    if (l->flags & GRIDPACT_WAIT) event.wait_and_throw();
+    else l->event = new sycl::event(event);
+    return 0;
+  });
 }
 
 const std::vector<sycl::device> &devices() {  // the runtime makes its list once, too
@@ -250,12 +274,8 @@ void gp_kernel_free(void *kernel) { delete static_cast<sycl::kernel *>(kernel); 
 void *gp_launch(void *queue, void *kernel, const uint64_t *global_zyx, const uint64_t *local_zyx, uint64_t local_bytes,
                 int count, const uint8_t *kinds, const uint64_t *bits) {
   return guarded(static_cast<void *>(nullptr), [&]() -> void * {
-    auto event = static_cast<sycl::queue *>(queue)->submit([&](sycl::handler &handler) {
-      for (int i = 0; i < count; ++i) set_argument(handler, i, kinds[i], bits[i]);
-      if (local_bytes) handler.set_arg(count, sycl::local_accessor<uint8_t, 1>(sycl::range<1>(local_bytes), handler));
-      sycl::nd_range<3> range({global_zyx[0], global_zyx[1], global_zyx[2]}, {local_zyx[0], local_zyx[1], local_zyx[2]});
-      handler.parallel_for(range, *static_cast<sycl::kernel *>(kernel));
-    });
+    const sycl::nd_range<3> range({global_zyx[0], global_zyx[1], global_zyx[2]}, {local_zyx[0], local_zyx[1], local_zyx[2]});
+    auto event = submit(*static_cast<sycl::queue *>(queue), *static_cast<sycl::kernel *>(kernel), range, local_bytes, count, kinds, bits);
     return new sycl::event(event);
   });
 }
@@ -274,6 +294,12 @@ int gp_event_is_complete(void *event) {
     auto status = static_cast<sycl::event *>(event)->get_info<sycl::info::event::command_execution_status>();
     return static_cast<int>(status == sycl::info::event_command_status::complete);
   });
+}
+
+/// The table of calls that the native path takes (launch_abi.h); lives as long as the library.
+const gridpact_driver *gp_native_table() {
+  static const gridpact_driver table = {GRIDPACT_LAUNCH_ABI, sizeof(gridpact_driver), nullptr, launch};
+  return &table;
 }
 
 void gp_event_free(void *event) { delete static_cast<sycl::event *>(event); }

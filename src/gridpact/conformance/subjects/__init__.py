@@ -41,17 +41,19 @@ __all__ = [
 SUBJECTS: Final[dict[str, str]] = {
     "gridpact:reference": "gridpact.conformance.subjects.gridpact_device:reference",
     "gridpact:sycl:cpu": "gridpact.conformance.subjects.gridpact_device:sycl_cpu",
+    "gridpact:sycl:cpu:python": "gridpact.conformance.subjects.gridpact_device:sycl_cpu_python",
     "gridpact:cuda:0": "gridpact.conformance.subjects.gridpact_cuda:cuda_0",
     "triton:interpreter": "gridpact.conformance.subjects.triton_interpreter:TritonInterpreter",
     "triton:active": "gridpact.conformance.subjects.triton_active:triton_active",
     "intel:launcher": "gridpact.conformance.subjects.intel_launcher:IntelLauncher",
     "triton:cuda:fake": "gridpact.conformance.subjects.triton_cuda_fake:TritonCudaFake",
     "gridpact:cuda:fake": "gridpact.conformance.subjects.gridpact_cuda:GridpactCudaFake",
+    "gridpact:cuda:0:python": "gridpact.conformance.subjects.gridpact_cuda:cuda_0_python",
 }
 """Name -> `module:factory`."""
 
-NAMED_ONLY: Final = frozenset({"triton:cuda:fake", "gridpact:cuda:fake", "intel:launcher"})
-"""Asked only if named: they build a launcher for each signature, or need an environment of their own."""
+NAMED_ONLY: Final = frozenset({"triton:cuda:fake", "gridpact:cuda:fake", "intel:launcher", "gridpact:cuda:0:python"})
+"""Asked only if named: they build a launcher for each signature, need an environment of their own, or a GPU twice."""
 
 GROUP: Final = "gridpact.subjects"
 

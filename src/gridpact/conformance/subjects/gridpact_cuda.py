@@ -19,10 +19,10 @@ from gridpact.conformance.script import Language
 from gridpact.conformance.subjects import UNOBSERVED, Observed, Ranges, Subject
 from gridpact.conformance.subjects.cuda_memory import CudaCoreStream, CudaMemory, CupyStream, TorchCuda, TorchHandle
 from gridpact.conformance.subjects.fake_driver import FakeDriver, load, number
-from gridpact.conformance.subjects.gridpact_device import HOOKS_TEXT, GridpactDevice
+from gridpact.conformance.subjects.gridpact_device import HOOKS_TEXT, GridpactDevice, by_definition
 from gridpact.conformance.subjects.streams import GridpactStream, Stream
 
-__all__ = ["GridpactCuda", "GridpactCudaFake", "activate", "cuda_0", "ptx_geometry", "ranges_from"]
+__all__ = ["GridpactCuda", "GridpactCudaFake", "activate", "cuda_0", "cuda_0_python", "ptx_geometry", "ranges_from"]
 
 _ABILITIES: Final = frozenset(
     {"num_warps", "shared", "hooks", "options", "binaries", "compiled", "geometry", "limits", "scratch", "clusters"}
@@ -145,6 +145,11 @@ class GridpactCuda(CudaMemory, _OnCuda):
 def cuda_0() -> Subject:
     """Open `gridpact:cuda:0`."""
     return GridpactCuda("cuda:0")
+
+
+def cuda_0_python() -> Subject:
+    """Open `gridpact:cuda:0:python`."""
+    return by_definition(cuda_0)
 
 
 _entered: Final[list[Any]] = []  # a block that is never left

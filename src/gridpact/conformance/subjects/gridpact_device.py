@@ -15,7 +15,7 @@ import numpy as np
 
 import gridpact
 from gridpact import launch as path
-from gridpact import toolchain
+from gridpact import learned, native, toolchain
 from gridpact.conformance.check import poisoned
 from gridpact.conformance.model import Violated
 from gridpact.conformance.script import Language
@@ -24,7 +24,11 @@ from gridpact.conformance.subjects.streams import OWN_STREAMS, GridpactStream, T
 from gridpact.conformance.subjects.triton_active import observed_by_triton
 from gridpact.grid import canonical_grid
 
-__all__ = ["HOOKS_TEXT", "GridpactDevice", "geometry_from", "opencl_geometry", "recording", "reference", "sycl_cpu"]
+__all__ = ["HOOKS_TEXT", "PYTHON_PATH", "GridpactDevice", "by_definition", "geometry_from", "opencl_geometry", "recording", "reference", "sycl_cpu", "sycl_cpu_python"]
+
+
+PYTHON_PATH: Final = ":python"
+"""Ending of the name of a subject whose launches take the Python path."""
 
 
 class GridpactDevice(Subject):
@@ -95,16 +99,16 @@ class GridpactDevice(Subject):
         if "geometry" not in self.abilities:
             return super().geometry(grid, wait, **options)
         told: dict[str, Any] = {} if observed.metadata is None else {"launch_metadata": lambda *_: observed.metadata}
-        kernel = self.kernel("coordinates", **told).kernel
-        seen = poisoned(16, "i8")
-        call = path.bind(kernel, (self.tensor(seen), 1, 1), {**options, "device": self.opened.name})
+        kernel = gridpact.jit(self.source("coordinates"), **told)  # its own: what it remembers is a launch of the probe
+        args, given = (self.tensor(seen), 1, 1), {**options, "device": self.opened.name}
+        call = path.bind(kernel, args, given)
         compiled = path.compiled_for(call)
         probe = gridpact.CompiledKernel(kernel, compiled.key, self.geometry_program(compiled.metadata), self.opened)
         programs = canonical_grid(grid, call.meta, self.opened.limits)
         probe.check_launch(programs)
         stream = None if wait else self.opened.accept_stream(gridpact.Stream(self.opened.name))
         with gridpact.hooks.observe(observed.enter, observed.exit):
-            path.run(probe, call, programs, stream)
+            learned.finish(args, given, probe, call, programs, stream)
         return self.geometry_seen(seen)
 
     def geometry_program(self, metadata: gridpact.KernelMetadata) -> toolchain.Binary:
@@ -119,7 +123,7 @@ class GridpactDevice(Subject):
 
 @contextmanager
 def recording(device: Any, records: list[dict[str, Any]]) -> Iterator[None]:
-    """Note what reaches a device of ours: its `LaunchDesc`, handles as numbers, without what it keeps alive."""
+    """Note what reaches a device of ours by either path: handles as numbers, without what it keeps alive."""
 
     def launch(desc: Any) -> None:
         records.append(
@@ -140,10 +144,31 @@ def recording(device: Any, records: list[dict[str, Any]]) -> Iterator[None]:
         )
         type(device).launch(device, desc)
 
+    def tap(told: Any) -> None:
+        info = told["info"]
+        records.append(
+            {
+                "grid": told["grid"],
+                "threads": info["threads"],
+                "shared_bytes": info["shared_bytes"],
+                "cluster": info["cluster"],
+                "is_cooperative": bool(info["flags"] & 1),
+                "is_programmatic": bool(info["flags"] & 2),
+                "scratch_bytes": 0,
+                "stream": told["stream"],
+                "is_fenced": False,
+                "kernel": told["kernel"],
+                "arguments": list(zip(info["kinds"], told["bits"], strict=True)),
+                "is_waited_for": bool(told["is_waited_for"]),
+            }
+        )
+
     device.launch = launch
+    native.use("tap", tap)
     try:
         yield
     finally:
+        native.use("tap", None)
         del device.launch
 
 
@@ -227,6 +252,19 @@ def reference() -> Subject:
     subject.programs_in_case = 20_000
     subject.limits = None
     return subject
+
+
+def by_definition(open_subject: Callable[[], Subject]) -> Subject:
+    """Open a subject whose launches all take the Python path, `gridpact:sycl:cpu:python`."""
+    native.turn("off", True)
+    subject = open_subject()
+    subject.name += PYTHON_PATH
+    return subject
+
+
+def sycl_cpu_python() -> Subject:
+    """Open `gridpact:sycl:cpu:python`."""
+    return by_definition(sycl_cpu)
 
 
 def sycl_cpu() -> Subject:
