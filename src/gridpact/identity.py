@@ -71,11 +71,12 @@ class Key:
         target, toolchain, environment switches.
     """
 
-    __slots__ = ("_hash", "facts")
+    __slots__ = ("_digest", "_hash", "facts")
 
     def __init__(self, facts: tuple[tuple[str, Typed], ...]) -> None:
         self.facts = facts
         self._hash = hash(facts)
+        self._digest = ""
 
     def __hash__(self) -> int:
         return self._hash
@@ -86,7 +87,9 @@ class Key:
     @property
     def digest(self) -> str:
         """SHA-256 of the facts, in hexadecimal."""
-        return hashlib.sha256(repr(self.facts).encode()).hexdigest()
+        if not self._digest:
+            self._digest = hashlib.sha256(repr(self.facts).encode()).hexdigest()
+        return self._digest
 
     def difference(self, other: Key) -> list[str]:
         """Name the facts in which two keys differ."""

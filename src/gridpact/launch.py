@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gridpact import backends, hooks
@@ -211,7 +212,10 @@ def run(compiled: CompiledKernel, call: Call, programs: Grid, stream: StreamRef 
     if not observers:
         device.launch(desc)
     else:
-        told = observed(call, programs, compiled.metadata, desc.kernel, stream, compiled.hash)
+        bound = partial(dict, call.bound)
+        told = observed(
+            call.kernel, device, bound, programs, compiled.metadata, desc.kernel, stream.handle, compiled.hash
+        )
         hooks.launched_under(observers, told, lambda: device.launch(desc))
     return compiled
 
@@ -272,7 +276,14 @@ def owners_stream(device: Device, pointers: Sequence[Pointer], kernel: str) -> S
 
 
 def observed(
-    call: Call, programs: Grid, metadata: KernelMetadata, function: object, stream: StreamRef, digest: str
+    kernel: Kernel,
+    device: Device,
+    bound: Callable[[], dict[str, object]],
+    programs: Grid,
+    metadata: KernelMetadata,
+    function: object,
+    stream: int,
+    digest: str,
 ) -> LaunchMetadata:
     """Give what observers may see of a launch, built when it is looked at (HOOK-4)."""
 
@@ -280,18 +291,18 @@ def observed(
         return {
             "name": metadata.name,
             "function": function,
-            "stream": stream.handle,
+            "stream": stream,
             "hash": digest,
             "grid": programs,
-            "device": call.device.name,
+            "device": device.name,
             "num_warps": metadata.num_warps,
             "shared": metadata.shared,
-            "arguments": dict(call.bound),
+            "arguments": bound(),
         }
 
     def own() -> dict[str, Any]:
-        describes = call.kernel.launch_metadata
-        returned: dict[str, Any] | None = describes(programs, metadata, dict(call.bound)) if describes else None
+        describes = kernel.launch_metadata
+        returned: dict[str, Any] | None = describes(programs, metadata, bound()) if describes else None
         return returned or {}
 
     return LaunchMetadata(facts, own)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gridpact import launch as path
-from gridpact import native, toolchain
+from gridpact import hooks, native, toolchain
 from gridpact.arguments import Leaf, Pointer, read_by
 from gridpact.backends.protocol import Device, StreamRef
 from gridpact.grid import Grid, canonical_grid
@@ -74,7 +74,7 @@ def finish(
     stream: StreamRef | None,
 ) -> Any:
     """Make a launch that is decided: natively, and remembered for its like, else by the definition."""
-    if native.path is not None and _remember(args, kwargs, compiled, call, programs, stream):
+    if native.path is not None and not call.kernel.pre_run_hooks and _remember(args, kwargs, compiled, call, programs, stream):
         launched = native.path.again(call.kernel, programs, args, kwargs)
         if launched is not None:
             return launched
@@ -160,6 +160,7 @@ def _info(compiled: CompiledKernel, call: path.Call, programs: Grid, stream: Str
         "flights": calls.flights,
         "raise": calls.failed,
         "check": partial(_check, compiled, kernel),
+        "watched": partial(_watched, compiled, kernel),
         "reads": list(_reads(call)),
         "slots": calls.table,
         "driver": calls.context,
@@ -191,6 +192,28 @@ def _check(compiled: CompiledKernel, kernel: Any, grid: object) -> Grid:
         desc = path.describe(compiled.metadata, programs, StreamRef(0), kernel, (), (), False)
         device.check_fits(desc, repr(compiled.fn.__name__))
     return programs
+
+
+def _watched(
+    compiled: CompiledKernel,
+    function: object,
+    programs: Grid,
+    stream: int,
+    values: tuple[object, ...],
+    driver_call: Callable[[], None],
+) -> None:
+    """Make a native launch between the hooks of whoever watches this kernel."""
+    kernel = compiled.fn
+    observers = hooks.observers_of(kernel)
+    if not observers:
+        driver_call()
+        return
+
+    def bound() -> dict[str, object]:
+        return dict(zip(kernel.signature.names, values, strict=True))
+
+    told = path.observed(kernel, compiled.device, bound, programs, compiled.metadata, function, stream, compiled.hash)
+    hooks.launched_under(observers, told, driver_call)
 
 
 def _check_choice_of_device(call: path.Call) -> None:

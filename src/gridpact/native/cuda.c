@@ -38,54 +38,71 @@ static struct {
   int (*exchange_mode)(int *mode);  // CUstreamCaptureMode of the thread
 } cu;
 
-static int launch(void *context, gridpact_launch *l) {
-  // The stack holds what the driver copies before it returns.
+typedef struct {  // what the driver copies before it returns
   void *parameters[GRIDPACT_MOST_PARAMETERS + GRIDPACT_MOST_HIDDEN];
-  const uint32_t count = l->count + l->hidden;
-  for (uint32_t i = 0; i < count; ++i) parameters[i] = &l->bits[i];
   Attribute attributes[3];
-  unsigned used = 0;
-  const uint32_t *cluster = l->cluster;
-  if (cluster[0] != 1 || cluster[1] != 1 || cluster[2] != 1) {
-    memset(&attributes[used], 0, sizeof *attributes);
-    attributes[used].kind = CLUSTER;
-    memcpy(attributes[used++].value.cluster, cluster, 3 * sizeof *cluster);
-  }
-  if (l->flags & (GRIDPACT_COOPERATIVE | GRIDPACT_PROGRAMMATIC)) {
-    const int kinds[2] = {COOPERATIVE, PROGRAMMATIC}, bits[2] = {GRIDPACT_COOPERATIVE, GRIDPACT_PROGRAMMATIC};
-    for (int i = 0; i < 2; ++i) {
-      if (!(l->flags & bits[i])) continue;
-      memset(&attributes[used], 0, sizeof *attributes);
-      attributes[used].kind = kinds[i];
-      attributes[used++].value.number = 1;
-    }
-  }
+  Config config;
+} Packed;
+
+static void add_attribute(Packed *p, int kind, int number) {
+  Attribute *attribute = &p->attributes[p->config.count++];
+  memset(attribute, 0, sizeof *attribute);
+  attribute->kind = kind;
+  attribute->value.number = number;
+}
+
+static void pack(Packed *p, const gridpact_launch *l) {
+  const uint32_t count = l->count + l->hidden, *cluster = l->cluster;
+  for (uint32_t i = 0; i < count; ++i) p->parameters[i] = &l->bits[i];
   // Blocks fit in 32 bits: the path checks programs against the device's limits, divided by the cluster.
-  const Config config = {
+  p->config = (Config){
       {(unsigned)(l->programs[0] * cluster[0]), (unsigned)(l->programs[1] * cluster[1]), (unsigned)(l->programs[2] * cluster[2])},
       {l->threads, 1, 1},
       l->shared_bytes,
       (void *)(uintptr_t)l->stream,
-      attributes,
-      used,
+      p->attributes,
+      0,
   };
+  if (cluster[0] != 1 || cluster[1] != 1 || cluster[2] != 1) {
+    add_attribute(p, CLUSTER, 0);
+    memcpy(p->attributes[0].value.cluster, cluster, 3 * sizeof *cluster);
+  }
+  if (l->flags & GRIDPACT_COOPERATIVE) add_attribute(p, COOPERATIVE, 1);
+  if (l->flags & GRIDPACT_PROGRAMMATIC) add_attribute(p, PROGRAMMATIC, 1);
+}
+
+static int launch(void *context, gridpact_launch *l) {
+  Packed packed;
+  pack(&packed, l);
   void *current = NULL, *popped;
   int code = cu.current(&current);
   const int is_elsewhere = current != context;
   if (!code && is_elsewhere) code = cu.push(context);
   if (code) return code;
-  code = cu.launch(&config, (void *)(uintptr_t)l->kernel, parameters, NULL);
+  code = cu.launch(&packed.config, (void *)(uintptr_t)l->kernel, packed.parameters, NULL);
   int status = 0;
   // The default stream (0, and 1 by its other name) cannot be captured; to ask is an error while another stream is.
-  if (!code && l->stream > 1) code = cu.is_capturing(config.stream, &status);
+  if (!code && l->stream > 1) code = cu.is_capturing(packed.config.stream, &status);
   l->is_captured = status != 0;
   if (!code && l->flags & GRIDPACT_WAIT) {  // allowed while another stream is captured: it is none of its launches
     int mode = RELAXED;
     cu.exchange_mode(&mode);
-    code = cu.synchronize(config.stream);
+    code = cu.synchronize(packed.config.stream);
     cu.exchange_mode(&mode);
   }
   if (is_elsewhere) cu.pop(&popped);
+  return code;
+}
+
+static int repeat(void *context, const gridpact_launch *l, uint64_t times) {
+  Packed packed;
+  pack(&packed, l);
+  void *popped;
+  int code = cu.push(context);
+  if (code) return code;
+  for (uint64_t i = 0; !code && i < times; ++i)
+    code = cu.launch(&packed.config, (void *)(uintptr_t)l->kernel, packed.parameters, NULL);
+  cu.pop(&popped);
   return code;
 }
 
@@ -109,5 +126,6 @@ int gridpact_cuda_driver(uint64_t context, gridpact_driver *out) {
   out->bytes = sizeof *out;
   out->context = (void *)(uintptr_t)context;
   out->launch = launch;
+  out->repeat = repeat;
   return 0;
 }

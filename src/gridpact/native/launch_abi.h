@@ -41,6 +41,8 @@ typedef struct gridpact_driver {
   void *context;     // of the device; the first argument of each call
   // Enqueue a launch, on any thread, without Python's lock. 0, or the driver's code.
   int (*launch)(void *context, gridpact_launch *launch);
+  // The bare call and nothing around it, so many times: what a launch costs at least. For benchmarks.
+  int (*repeat)(void *context, const gridpact_launch *launch, uint64_t times);
 } gridpact_driver;
 
 #ifdef __cplusplus

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <structmember.h>
 #include <string.h>
+#include <time.h>
 
 #include "native.h"
 #include "values.h"
@@ -62,7 +63,7 @@ typedef struct {
   PyObject *info;     // the dict that it was made of; it keeps alive all that is borrowed below
   PyObject *compiled;
   PyObject *options;  // dict, resolved
-  PyObject *guard, *given, *hold, *let_go, *raise, *check, *stream_call;  // callables or None
+  PyObject *guard, *given, *hold, *let_go, *raise, *check, *stream_call, *watched;  // callables or None
   PyObject *flights;  // dict of launches that may not be complete: let_go looks at them
   Read *reads;
   int read_count;
@@ -360,11 +361,11 @@ static int programs_of(const Entry *e, const Site *site, PyObject *grid, PyObjec
 
 // ------------------------------------------------------------------------------------------------------- the launch
 
-// Whether somebody watches launches, so that the definition has to tell them (HOOK-3).
+// Whether somebody may watch a launch: Python looks who, and tells them (HOOK-3).
 static int is_watched(const Kernel *k) {
   if (PyTuple_GET_SIZE(observers)) return 1;
   if (!k->origin || k->origin == Py_None) return 0;
-  // A kernel of Triton: those who registered there see it, too. 3.3 keeps them elsewhere: the definition looks.
+  // A kernel of Triton: those who registered there see it, too. 3.3 keeps them elsewhere: Python looks.
   PyObject *triton = PyImport_GetModule(str_triton);
   PyObject *knobs = triton ? PyObject_GetAttr(triton, str_knobs) : NULL;
   PyObject *runtime = knobs ? PyObject_GetAttr(knobs, str_runtime) : NULL;
@@ -411,65 +412,118 @@ static int stream_of(const Entry *e, uint64_t *out) {
   return !failed;
 }
 
-// Calls the driver, and gives the compiled kernel. The caller owns a reference to the entry.
-static PyObject *launched(Entry *e, const Site *site, PyObject *const *values, Call *call, const uint64_t *programs) {
-  gridpact_launch l = e->launch;
-  memcpy(l.programs, programs, sizeof l.programs);
-  PyObject *given = NULL;  // (stream, kernel, what keeps the stream valid)
-  if (call->stream) {
-    given = PyObject_CallOneArg(e->given, call->stream);
-    if (!given) return NULL;
-    if (given == Py_None) return given;  // the definition has more to do on it
-    if (!PyArg_ParseTuple(given, "KKO", &l.stream, &l.kernel, &(PyObject *){NULL})) goto failed;
-  } else if (!stream_of(e, &l.stream)) {
-    Py_RETURN_NONE;
-  }
-  if (!programs[0] || !programs[1] || !programs[2]) {  // nothing to run (GRID-9)
-    Py_XDECREF(given);
-    return Py_NewRef(e->compiled);
-  }
-  l.bits = call->bits;
-  for (uint32_t i = 0; i < l.hidden; ++i) l.bits[l.count + i] = 0;
+// A launch that is decided, while it is made. Observers are told around it, and are handed a callable that makes it.
+typedef struct {
+  PyObject_HEAD
+  Entry *entry;  // borrowed, as all below: null once the launch is over
+  const Site *site;
+  PyObject *const *values;
+  gridpact_launch *launch;
+  PyObject *given;  // (stream, kernel, what keeps the stream valid), or NULL
+} Pending;
+
+// Calls the driver, and keeps alive what has to be. -1 with an exception.
+static int drive(Entry *e, const Site *site, PyObject *const *values, gridpact_launch *l, PyObject *given) {
   if (tap) {
-    PyObject *told = handles(e, &l), *answer = told ? PyObject_CallOneArg(tap, told) : NULL;
+    PyObject *told = handles(e, l), *answer = told ? PyObject_CallOneArg(tap, told) : NULL;
     Py_XDECREF(told);
     Py_XDECREF(answer);
-    if (!answer) goto failed;
-  }
-  if (is_shut | is_forked) {  // since the call began
-    Py_XDECREF(given);
-    Py_RETURN_NONE;
+    if (!answer) return -1;
   }
   ++inside;
   int code;
   Py_BEGIN_ALLOW_THREADS
-  code = e->driver.launch(e->driver.context, &l);
+  code = e->driver.launch(e->driver.context, l);
   Py_END_ALLOW_THREADS
   --inside;
+  PyObject *answer;
   if (code) {
-    PyObject *answer = PyObject_CallFunction(e->raise, "i", code);
-    if (answer && !PyErr_Occurred()) PyErr_SetString(PyExc_SystemError, "the driver failed and its error is not known");
+    answer = PyObject_CallFunction(e->raise, "i", code);
+    if (answer) PyErr_SetString(PyExc_SystemError, "the driver failed and its error is not known");
     Py_XDECREF(answer);
-    goto failed;
+    return -1;
   }
-  const int is_kept = l.event ? 1 : l.is_captured ? !e->is_captured : !(l.flags & GRIDPACT_WAIT) && (e->is_held || given);
-  if (is_kept) {
-    // Kept alive until the kernel is complete, or for good where a graph has it.
+  const int is_kept = l->event ? 1 : l->is_captured ? !e->is_captured : !(l->flags & GRIDPACT_WAIT) && (e->is_held || given);
+  if (is_kept) {  // alive until the kernel is complete, or for good where a graph has it
     PyObject *keep = PyTuple_New(site->parameter_count);
     for (int i = 0; keep && i < site->parameter_count; ++i)
       PyTuple_SET_ITEM(keep, i, Py_NewRef(value_of(&site->slots[i], values)));
     PyObject *owner = given ? PyTuple_GET_ITEM(given, 2) : Py_None;
-    PyObject *answer = keep ? PyObject_CallFunction(e->hold, "KKiOO", l.stream, (unsigned long long)(uintptr_t)l.event,
-                                                    (int)l.is_captured, keep, owner)
-                            : NULL;
+    answer = keep ? PyObject_CallFunction(e->hold, "KKiOO", l->stream, (unsigned long long)(uintptr_t)l->event, (int)l->is_captured,
+                                          keep, owner)
+                  : NULL;
     Py_XDECREF(keep);
-    Py_XDECREF(answer);
-    if (!answer) goto failed;
-    e->is_captured |= (int)l.is_captured;
+    e->is_captured |= (int)l->is_captured;
   } else if (PyDict_GET_SIZE(e->flights)) {
-    PyObject *answer = PyObject_CallNoArgs(e->let_go);
-    Py_XDECREF(answer);
-    if (!answer) goto failed;
+    answer = PyObject_CallNoArgs(e->let_go);
+  } else {
+    return 0;
+  }
+  Py_XDECREF(answer);
+  return answer ? 0 : -1;
+}
+
+static PyObject *pending_call(PyObject *self, PyObject *args, PyObject *kwargs) {
+  Pending *p = (Pending *)self;
+  (void)args, (void)kwargs;
+  Entry *e = p->entry;
+  if (!e) {
+    PyErr_SetString(PyExc_RuntimeError, "the launch is over");
+    return NULL;
+  }
+  p->entry = NULL;  // once
+  return drive(e, p->site, p->values, p->launch, p->given) ? NULL : Py_NewRef(Py_None);
+}
+
+static void pending_dealloc(PyObject *self) { PyObject_Del(self); }
+
+static PyTypeObject PendingType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "gridpact.native.path.Pending",
+    .tp_basicsize = sizeof(Pending),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "Makes the launch that observers are told of.",
+    .tp_dealloc = pending_dealloc,
+    .tp_call = pending_call,
+};
+
+// Makes a launch between the hooks of whoever watches. -1 with an exception.
+static int drive_watched(Entry *e, const Site *site, PyObject *const *values, gridpact_launch *l, PyObject *given) {
+  Pending *p = PyObject_New(Pending, &PendingType);
+  if (!p) return -1;
+  p->entry = e, p->site = site, p->values = values, p->launch = l, p->given = given;
+  PyObject *passed = PyTuple_New(site->parameter_count), *answer = NULL;
+  for (int i = 0; passed && i < site->parameter_count; ++i)
+    PyTuple_SET_ITEM(passed, i, Py_NewRef(value_of(&site->slots[i], values)));
+  if (passed)
+    answer = PyObject_CallFunction(e->watched, "(KKK)KOO", l->programs[0], l->programs[1], l->programs[2], l->stream, passed,
+                                   (PyObject *)p);
+  p->entry = NULL;
+  Py_XDECREF(passed);
+  Py_XDECREF(answer);
+  Py_DECREF(p);
+  return answer ? 0 : -1;
+}
+
+// Makes the launch, and gives the compiled kernel; None where the definition has to. The caller owns a reference to the entry.
+static PyObject *launched(Kernel *k, Entry *e, const Site *site, PyObject *const *values, Call *call, const uint64_t *programs) {
+  gridpact_launch l = e->launch;
+  memcpy(l.programs, programs, sizeof l.programs);
+  PyObject *given = NULL, *owner;
+  if (call->stream) {
+    given = PyObject_CallOneArg(e->given, call->stream);
+    if (!given || given == Py_None) return given;  // None: there is more to do on such a stream
+    if (!PyArg_ParseTuple(given, "KKO", &l.stream, &l.kernel, &owner)) goto failed;
+  } else if (!stream_of(e, &l.stream)) {
+    Py_RETURN_NONE;
+  }
+  if (programs[0] && programs[1] && programs[2]) {  // else there is nothing to run (GRID-9)
+    if (is_shut | is_forked) {  // since the call began
+      Py_XDECREF(given);
+      Py_RETURN_NONE;
+    }
+    l.bits = call->bits;
+    for (uint32_t i = 0; i < l.hidden; ++i) l.bits[l.count + i] = 0;
+    if ((is_watched(k) ? drive_watched : drive)(e, site, values, &l, given)) goto failed;
   }
   Py_XDECREF(given);
   return Py_NewRef(e->compiled);
@@ -492,8 +546,7 @@ static PyObject *by_definition(Kernel *k, PyObject *grid, PyObject *const *value
 
 // Whether the native path may be taken at all.
 static int is_open(Kernel *k) {
-  return definition && !(is_off | is_forked | is_shut) && (!k->pre_run_hooks || !PyList_Check(k->pre_run_hooks) || !PyList_GET_SIZE(k->pre_run_hooks)) &&
-         !is_watched(k);
+  return definition && !(is_off | is_forked | is_shut) && (!k->pre_run_hooks || !PyList_Check(k->pre_run_hooks) || !PyList_GET_SIZE(k->pre_run_hooks));
 }
 
 static int still_stands(const Entry *e) {
@@ -507,13 +560,13 @@ static int still_stands(const Entry *e) {
 }
 
 // Launches a call that an entry stands for, or gives None as below. `fixed` are the counts where they are known; else `*grid`.
-static PyObject *by_entry(Entry *e, const Site *site, PyObject **grid, const uint64_t *fixed, PyObject *const *values, Call *call) {
+static PyObject *by_entry(Kernel *k, Entry *e, const Site *site, PyObject **grid, const uint64_t *fixed, PyObject *const *values, Call *call) {
   Py_INCREF(e);  // a callable grid may do anything, another thread as well
   PyObject *result = NULL;
   uint64_t programs[3];
   if (fixed) memcpy(programs, fixed, sizeof programs);
   if (fixed || !programs_of(e, site, *grid, values, programs)) {
-    result = is_current(e) ? launched(e, site, values, call, programs) : Py_NewRef(Py_None);
+    result = is_current(e) ? launched(k, e, site, values, call, programs) : Py_NewRef(Py_None);
     if (result == Py_None && !is_plain_grid(*grid)) {
       PyObject *judged = Py_BuildValue("(KKK)", programs[0], programs[1], programs[2]);
       if (!judged) Py_CLEAR(result);
@@ -531,7 +584,7 @@ static PyObject *natively(Kernel *k, PyObject **grid, PyObject *const *values, P
   Site *site = site_of(k, positional, names);
   if (!site) Py_RETURN_NONE;
   Entry *e = call_read(k, site, values, &call) ? entry_of(site, values, &call) : NULL;
-  PyObject *result = e && still_stands(e) ? by_entry(e, site, grid, NULL, values, &call) : Py_NewRef(Py_None);
+  PyObject *result = e && still_stands(e) ? by_entry(k, e, site, grid, NULL, values, &call) : Py_NewRef(Py_None);
   call_end(&call);
   return result;
 }
@@ -660,8 +713,13 @@ static PyObject *prepared_launch(Prepared *p, PyObject *grid, PyObject *const *v
       values = all;
     }
     Call call;
-    if (call_read(k, p->site, values, &call) && is_match(p->entry, p->site, values, &call) && still_stands(p->entry))
-      result = by_entry(p->entry, p->site, &grid, p->has_programs && grid == p->grid ? p->programs : NULL, values, &call);
+    const int is_same = call_read(k, p->site, values, &call) && is_match(p->entry, p->site, values, &call);
+    if (is_same && !(still_stands(p->entry) && is_current(p->entry))) {  // the definition may have found that nothing else changed
+      Entry *newer = entry_of(p->site, values, &call);
+      if (newer && newer != p->entry && newer->compiled == p->compiled) Py_SETREF(p->entry, (Entry *)Py_NewRef((PyObject *)newer));
+    }
+    if (is_same && still_stands(p->entry))
+      result = by_entry(k, p->entry, p->site, &grid, p->has_programs && grid == p->grid ? p->programs : NULL, values, &call);
     else if (p->refuses)
       result = Py_NewRef(Py_None);
     else
@@ -880,7 +938,7 @@ static Entry *entry_new(const Site *site, PyObject *const *values, const Call *c
   }
   const struct { const char *name; PyObject **place; } objects[] = {
       {"compiled", &e->compiled}, {"options", &e->options}, {"guard", &e->guard}, {"given", &e->given}, {"hold", &e->hold},
-      {"let_go", &e->let_go}, {"flights", &e->flights}, {"raise", &e->raise}, {"check", &e->check}, {"stream_call", &e->stream_call}, {"reads", &reads}, {"driver", &driver},
+      {"let_go", &e->let_go}, {"flights", &e->flights}, {"raise", &e->raise}, {"check", &e->check}, {"watched", &e->watched}, {"stream_call", &e->stream_call}, {"reads", &reads}, {"driver", &driver},
       {"most_programs", &most},
   };
   for (size_t i = 0; i < sizeof objects / sizeof *objects; ++i)
@@ -996,6 +1054,47 @@ static PyObject *again(PyObject *self, PyObject *arguments) {
   return result;
 }
 
+// bare(kernel, grid, args, kwargs, times): nanoseconds of one driver call, of a launch that an entry stands for.
+static PyObject *bare(PyObject *self, PyObject *arguments) {
+  Kernel *k;
+  PyObject *grid, *args, *kwargs;
+  unsigned long long times;
+  (void)self;
+  if (!PyArg_ParseTuple(arguments, "O!OO!O!K", &KernelType, &k, &grid, &PyTuple_Type, &args, &PyDict_Type, &kwargs, &times)) return NULL;
+  PyObject *names = PyDict_Keys(kwargs), *named = PyDict_Values(kwargs), *list = PySequence_List(args), *result = NULL;
+  PyObject *values = list && named ? PySequence_Concat(list, named) : NULL, *shape = names ? PyList_AsTuple(names) : NULL;
+  Call call = {.bit_count = 0};
+  Site *site = values && shape ? site_of(k, PyTuple_GET_SIZE(args), PyTuple_GET_SIZE(shape) ? shape : NULL) : NULL;
+  PyObject *const *items = values ? PySequence_Fast_ITEMS(values) : NULL;
+  Entry *e = site && call_read(k, site, items, &call) ? entry_of(site, items, &call) : NULL;
+  gridpact_launch l = {.count = 0};
+  if (e) l = e->launch;
+  if (!e || call.stream || !stream_of(e, &l.stream) || !counts_of(grid, e->limits, l.programs) || !e->driver.repeat) {
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_LookupError, "no such launch was made before, on the default or the current stream");
+  } else {
+    l.bits = call.bits;
+    memset(call.bits + l.count, 0, l.hidden * sizeof *call.bits);
+    struct timespec begin, end;
+    int code;
+    Py_INCREF(e);
+    Py_BEGIN_ALLOW_THREADS
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    code = e->driver.repeat(e->driver.context, &l, times);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    Py_END_ALLOW_THREADS
+    Py_DECREF(e);
+    const double spent = (double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec);
+    result = code ? PyErr_Format(PyExc_RuntimeError, "the driver gave %d", code) : PyFloat_FromDouble(spent / (double)(times ? times : 1));
+  }
+  call_end(&call);
+  Py_XDECREF(names);
+  Py_XDECREF(named);
+  Py_XDECREF(list);
+  Py_XDECREF(values);
+  Py_XDECREF(shape);
+  return result;
+}
+
 // --------------------------------------------------------------------------------------------------------- the module
 
 // use(name, object): what the process shares.
@@ -1046,7 +1145,7 @@ static PyObject *how_many_inside(PyObject *self, PyObject *unused) {
 static PyObject *layout(PyObject *self, PyObject *unused) {
   (void)self, (void)unused;
 #define AT(type, field) #field, (Py_ssize_t)offsetof(type, field)
-  return Py_BuildValue("{s:I,s:n,s:n,s:{s:n,s:n,s:n,s:n,s:n,s:n,s:n,s:n,s:n,s:n,s:n,s:n,s:n},s:{s:n,s:n,s:n,s:n}}", "version",
+  return Py_BuildValue("{s:I,s:n,s:n,s:{s:n,s:n,s:n,s:n,s:n,s:n,s:n,s:n,s:n,s:n,s:n,s:n,s:n},s:{s:n,s:n,s:n,s:n,s:n}}", "version",
                        GRIDPACT_LAUNCH_ABI, "launch", (Py_ssize_t)sizeof(gridpact_launch), "driver",
                        (Py_ssize_t)sizeof(gridpact_driver), "launch_fields", AT(gridpact_launch, programs),
                        AT(gridpact_launch, cluster), AT(gridpact_launch, threads), AT(gridpact_launch, shared_bytes),
@@ -1054,12 +1153,13 @@ static PyObject *layout(PyObject *self, PyObject *unused) {
                        AT(gridpact_launch, sizes), AT(gridpact_launch, bits), AT(gridpact_launch, count),
                        AT(gridpact_launch, hidden), AT(gridpact_launch, event), AT(gridpact_launch, is_captured), "driver_fields",
                        AT(gridpact_driver, version), AT(gridpact_driver, bytes), AT(gridpact_driver, context),
-                       AT(gridpact_driver, launch));
+                       AT(gridpact_driver, launch), AT(gridpact_driver, repeat));
 #undef AT
 }
 
 static PyMethodDef methods[] = {
     {"again", again, METH_VARARGS, "again(kernel, grid, args, kwargs): launch natively; None where the definition has to."},
+    {"bare", bare, METH_VARARGS, "bare(kernel, grid, args, kwargs, times): nanoseconds of one driver call."},
     {"inside", how_many_inside, METH_NOARGS, "How many threads are in a driver call."},
     {"layout", layout, METH_NOARGS, "Sizes and offsets of launch_abi.h."},
     {"prepared", prepared, METH_VARARGS, "prepared(kernel, grid, programs, compiled, names, values, given, refuses, missed)"},
@@ -1083,7 +1183,7 @@ PyMODINIT_FUNC PyInit_path(void) {
   for (size_t i = 0; i < sizeof names / sizeof *names; ++i)
     if (!(*names[i].place = PyUnicode_InternFromString(names[i].name))) return NULL;
   if (!(observers = PyTuple_New(0))) return NULL;
-  if (PyType_Ready(&EntryType) || PyType_Ready(&BoundType) || PyType_Ready(&KernelType) || PyType_Ready(&PreparedType))
+  if (PyType_Ready(&EntryType) || PyType_Ready(&BoundType) || PyType_Ready(&PendingType) || PyType_Ready(&KernelType) || PyType_Ready(&PreparedType))
     return NULL;
   PyObject *made = PyModule_Create(&module);
   if (made && (PyModule_AddObjectRef(made, "Launchable", (PyObject *)&KernelType) ||

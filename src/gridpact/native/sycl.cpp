@@ -141,6 +141,20 @@ int launch(void *, gridpact_launch *l) {
   });
 }
 
+int repeat(void *, const gridpact_launch *l, uint64_t times) {
+  return guarded(-1, [&] {
+    auto &queue = *reinterpret_cast<sycl::queue *>(l->stream);
+    const auto &kernel = *reinterpret_cast<sycl::kernel *>(l->kernel);
+    const size_t threads = l->threads;
+    const sycl::nd_range<3> range({l->programs[2], l->programs[1], l->programs[0] * threads}, {1, 1, threads});
+    for (uint64_t i = 0; i < times; ++i) {
+      auto event = submit(queue, kernel, range, l->shared_bytes, static_cast<int>(l->count), l->sizes, l->bits);
+      if (l->flags & GRIDPACT_WAIT) event.wait_and_throw();
+    }
+    return 0;
+  });
+}
+
 const std::vector<sycl::device> &devices() {  // the runtime makes its list once, too
   static const auto found = sycl::device::get_devices(sycl::info::device_type::all);
   return found;
@@ -298,7 +312,7 @@ int gp_event_is_complete(void *event) {
 
 /// The table of calls that the native path takes (launch_abi.h); lives as long as the library.
 const gridpact_driver *gp_native_table() {
-  static const gridpact_driver table = {GRIDPACT_LAUNCH_ABI, sizeof(gridpact_driver), nullptr, launch};
+  static const gridpact_driver table = {GRIDPACT_LAUNCH_ABI, sizeof(gridpact_driver), nullptr, launch, repeat};
   return &table;
 }
 
