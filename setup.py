@@ -23,7 +23,7 @@ setup(
             sources=[str(FOLDER / name) for name in ("path.c", "values.c", "cuda.c")],
             depends=[str(path) for path in sorted(FOLDER.glob("*.[ch]"))],
             define_macros=[("GRIDPACT_SOURCE", f'"{source_digest()}"')],
-            extra_compile_args=["-std=gnu11", "-O2"],
+            extra_compile_args=["-std=gnu11", "-O2", "-fvisibility=hidden", "-fno-plt"],
             libraries=["dl", "m"],
             optional=True,  # a machine without a compiler, and where it fails
         )

@@ -1,7 +1,7 @@
 """What a launch costs: ours beside the driver's own call and beside others, in one process and in turn.
 
-Machines are noisy and differ, so a figure is a ratio inside a round: each contender is timed in each round, and the median
-over the rounds is told. A launch's host time is what is measured; the device is waited for between the rounds.
+Machines are noisy and differ, so a figure is a ratio inside a round: each contender is timed in each round, and
+the median over the rounds is told. A launch's host time is what is measured; the device is waited for in between.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import gridpact
 from gridpact import backends, bench_programs, native, toolchain
 from gridpact import launch as definition
 
-__all__ = ["COUNTS", "Cost", "Result", "best_beside", "measure", "plot"]
+__all__ = ["COUNTS", "Cost", "Result", "best_beside", "cold_start", "measure", "measure_beside", "plot"]
 
 COUNTS: Final = {"0": (0, 0, 0, 0), "1": (1, 0, 0, 0), "4": (3, 1, 0, 1), "8": (4, 3, 1, 0), "19": (5, 9, 0, 5),
                  "58": (14, 13, 13, 18)}  # fmt: skip
@@ -52,7 +52,7 @@ class Cost:
     least_us
         The least of them.
     ratio_to_driver
-        Median over the rounds of its time by the bare driver call's in the same round; None where there is no such call.
+        Median over the rounds of its time by the bare driver call's in the same round; None without such a call.
     """
 
     what: str
@@ -112,7 +112,7 @@ class _Contender:
     run: _Loop
 
 
-# --------------------------------------------------------------------------------------------------------- the contenders
+# ------------------------------------------------------------------------------------------------------- the contenders
 
 
 def _loop(call: str, **scope: Any) -> _Loop:
@@ -193,7 +193,9 @@ def _of_triton(triton: Any, tensor: Callable[[], Any], counts: Sequence[str]) ->
             given = {**scope, "grid": lambda meta: (1,)}
             yield _Contender("triton kernel[callable]", count, _loop(f"kernel[grid]({a.text})", kernel=kernel, **given))
             given = {**scope, "grid": (1, 1, 1)}  # it wants all three
-            yield _Contender("triton compiled[grid]", count, _loop(f"compiled[grid]({a.text})", compiled=compiled, **given))
+            yield _Contender(
+                "triton compiled[grid]", count, _loop(f"compiled[grid]({a.text})", compiled=compiled, **given)
+            )
 
 
 def _of_cuda(torch: Any) -> Iterator[_Contender]:
@@ -220,7 +222,9 @@ def _of_cuda(torch: Any) -> Iterator[_Contender]:
     built = Program(source, "c++", ProgramOptions(arch=arch)).compile("cubin").get_kernel("add")
     scope = {"launch": launch, "stream": stream, "config": LaunchConfig(grid=1, block=128), "kernel": built}
     pointers = {"x": x.data_ptr(), "y": y.data_ptr(), "out": out.data_ptr(), "n": np.int32(_ELEMENTS)}
-    yield _Contender("cuda.core launch", "4", _loop("launch(stream, config, kernel, x, y, out, n)", **scope, **pointers))
+    yield _Contender(
+        "cuda.core launch", "4", _loop("launch(stream, config, kernel, x, y, out, n)", **scope, **pointers)
+    )
 
 
 class _Tensor:
@@ -236,7 +240,7 @@ class _Tensor:
         return self.address
 
 
-# ------------------------------------------------------------------------------------------------------------- measuring
+# ------------------------------------------------------------------------------------------------------------ measuring
 
 
 def _contenders(device: str, counts: Sequence[str]) -> tuple[list[_Contender], Callable[[], None]]:
@@ -266,7 +270,11 @@ def _contenders(device: str, counts: Sequence[str]) -> tuple[list[_Contender], C
         def tensor() -> Any:
             return torch.ones(_ELEMENTS, device=opened.name)
 
-        return [*_ours(opened.name, tensor, counts), *_of_triton(triton, tensor, counts), *_of_cuda(torch)], opened.synchronize
+        return [
+            *_ours(opened.name, tensor, counts),
+            *_of_triton(triton, tensor, counts),
+            *_of_cuda(torch),
+        ], opened.synchronize
     return list(_ours(opened.name, array, counts)), opened.synchronize
 
 
@@ -307,8 +315,8 @@ def measure(
     for contender, spent in times.items():
         driver = drivers.get(contender.arguments)
         ratio = statistics.median(a / b for a, b in zip(spent, driver, strict=True)) if driver else None
-        us = (statistics.median(spent), min(spent))
-        result.rows.append(Cost(contender.what, contender.arguments, *(round(t, 4) for t in us), ratio and round(ratio, 4)))
+        us, least_us = round(statistics.median(spent), 4), round(min(spent), 4)
+        result.rows.append(Cost(contender.what, contender.arguments, us, least_us, ratio and round(ratio, 4)))
     by_name = {(contender.what, contender.arguments): spent for contender, spent in times.items()}
     for name, count in [*((OURS, count) for count in counts), (PREPARED, "4")]:
         mine, theirs = by_name.get((name, count)), by_name.get((TRITON, count))
@@ -329,11 +337,9 @@ def _timed(contender: _Contender, launches: int, wait: Callable[[], None]) -> fl
 
 
 def _machine(device: str) -> str:
-    cpu = next(
-        (line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        platform.processor(),
-    )
-    name = "no device: a CUDA driver that runs nothing" if device == "null" else backends.device_status(device).facts["device"]
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    cpu = next((line.partition(":")[2].strip() for line in lines if "model name" in line), platform.processor())
+    name = "a CUDA driver that runs nothing" if device == "null" else backends.device_status(device).facts["device"]
     return f"{name}; {cpu}, {os.cpu_count()} processors"
 
 
@@ -347,7 +353,7 @@ def _versions() -> dict[str, str]:
     return known
 
 
-# ------------------------------------------------------------------------------------------------------------- cold start
+# ----------------------------------------------------------------------------------------------------------- cold start
 
 _COLD: Final = """
 import sys, time
@@ -392,7 +398,27 @@ def cold_start(device: str) -> dict[str, float]:
     return found
 
 
-# ---------------------------------------------------------------------------------------------------- other environments
+# --------------------------------------------------------------------------------------------------- other environments
+
+
+def measure_beside(python: Path, device: str, counts: Sequence[str], rounds: int, launches: int) -> dict[str, Any]:
+    """Measure in another environment, which has gridpact and another Triton; gives what its `--json` writes."""
+    with tempfile.TemporaryDirectory(prefix="gridpact-bench-") as folder:
+        path = Path(folder) / "bench.json"
+        command = [
+            str(python.absolute()),
+            "-m",
+            "gridpact",
+            "bench",
+            f"--device={device}",
+            f"--json={path}",
+            f"--rounds={rounds}",
+        ]
+        command += [f"--launches={launches}", *(f"--arguments={count}" for count in counts)]
+        ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if ran.returncode:
+            raise ValueError(f"--beside: {' '.join(command)} ended with {ran.returncode}: {ran.stderr[-2000:]}")
+        return json.loads(path.read_text())  # type: ignore[no-any-return]
 
 
 def best_beside(result: Result, others: Mapping[str, Mapping[str, Any]]) -> None:
@@ -413,7 +439,7 @@ def best_beside(result: Result, others: Mapping[str, Mapping[str, Any]]) -> None
 
 def plot(result: Result, path: Path) -> None:
     """Draw launch cost by number of arguments, as bars beside the driver's own call."""
-    import matplotlib
+    import matplotlib  # type: ignore[import-not-found,unused-ignore]
 
     matplotlib.use("Agg")
     from matplotlib import pyplot

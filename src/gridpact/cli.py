@@ -1,10 +1,12 @@
-"""The command line: `gridpact devices`, `gridpact plan` and `gridpact verify`."""
+"""The command line: `gridpact devices`, `gridpact plan`, `gridpact verify` and `gridpact bench`."""
 
 from __future__ import annotations
 
 import os
 import platform
+import shlex
 import shutil
+import sys
 import tempfile
 from collections.abc import Mapping
 from importlib.resources import files
@@ -19,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import gridpact
-from gridpact import backends, toolchain
+from gridpact import backends, native, toolchain
 from gridpact.metadata import Option
 
 app: Final = typer.Typer(
@@ -53,6 +55,9 @@ def devices(
         for name, value in status.facts.items():
             table.add_row(f"  [dim]{escape(name)}[/]", escape(value))
         console.print(table)
+        if status.is_usable and status.name != "reference":
+            told = f"Python ({escape(native.MISSING)})" if native.path is None else "native"
+            console.print(f"  [dim]launch path[/]  {told}", highlight=False, soft_wrap=True)
         if policy and status.is_usable:
             opened = backends.open_device(status.name)
             console.print(_policies("option", opened.options))
@@ -301,6 +306,108 @@ def _run(console: Console, asked: list[str], json: Path | None, quiet: bool, ver
         console.print(f"[red]FAILED[/] {escape(text)}", highlight=False, soft_wrap=True)
     console.print(report.summary(found, len(display.failed)), highlight=False, soft_wrap=True)
     return 0 if code == 0 and found else 1
+
+
+@app.command()
+def bench(
+    device: Annotated[
+        str,
+        typer.Option(metavar="cuda:0|sycl:cpu|null", help="null is a CUDA driver that runs nothing: host cost alone."),
+    ] = "null",
+    arguments: Annotated[
+        list[str] | None, typer.Option(metavar="0|1|4|8|19|58", help="Numbers of arguments; all if not given.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=3, help="Rounds; each times everybody.")] = 25,
+    launches: Annotated[int, typer.Option(min=10, help="Launches of each in a round.")] = 400,
+    beside: Annotated[
+        list[Path] | None,
+        typer.Option(help="A virtual environment with another Triton to measure in, too; may be repeated."),
+    ] = None,
+    cold: Annotated[bool, typer.Option("--cold", help="Time imports and first launches as well.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Write what was measured to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw it into this PNG; needs matplotlib.")] = None,
+) -> None:
+    """Time launches beside the driver's own call and beside others, in turn and in one process.
+
+    Without --beside, `--device null` looks for the environments that `make verify-upstream` makes in .nox.
+    """
+    from gridpact import bench as benching
+    from gridpact.conformance.isolation import interpreter
+    from gridpact.errors import LaunchError
+
+    console = Console()
+    counts = list(dict.fromkeys(arguments or benching.COUNTS))
+    folders = (
+        beside if beside is not None else sorted(Path(".nox").glob("upstream-triton-*")) if device == "null" else []
+    )
+    try:
+        for count in counts:
+            if count not in benching.COUNTS:
+                raise ValueError(f"--arguments: expected one of {', '.join(benching.COUNTS)}, got {count!r}.")
+        for folder in folders:
+            if not interpreter(str(folder)).is_file():
+                raise ValueError(f"--beside: no Python at {interpreter(str(folder))}. Name a virtual environment.")
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+            task = progress.add_task("rounds", total=rounds)
+            result = benching.measure(
+                device, counts, rounds, launches, lambda done, total: progress.update(task, completed=done)
+            )
+            others = {}
+            for folder in folders:
+                progress.update(task, description=folder.name)
+                others[folder.name] = benching.measure_beside(
+                    interpreter(str(folder)), device, counts, rounds, launches
+                )
+            if cold:
+                progress.update(task, description="cold starts")
+                result.cold = benching.cold_start("cuda:0" if device == "null" else device)
+    except (LaunchError, ValueError) as error:
+        console.print(f"[red]{escape(str(error))}[/]", highlight=False, soft_wrap=True)
+        raise typer.Exit(2) from error
+    benching.best_beside(result, others)
+    result.command = shlex.join(["gridpact", *sys.argv[1:]])
+    _print_costs(console, result)
+    if json is not None:
+        json.write_text(result.text())
+    if plot is not None:
+        benching.plot(result, plot)
+
+
+def _print_costs(console: Console, result: Any) -> None:
+    """Print a row for each who launches, a column for each number of arguments."""
+    from gridpact.bench import COUNTS
+
+    counts = [count for count in COUNTS if any(row.arguments == count for row in result.rows)]
+    console.print(f"[bold]{escape(result.device)}[/]  {escape(result.machine)}", highlight=False)
+    console.print("  ".join(f"{name} {version}" for name, version in result.versions.items()), highlight=False)
+    table = Table(
+        title="Host time of a launch, us, and its ratio to the driver call", title_justify="left", box=SIMPLE_HEAD
+    )
+    table.add_column("arguments", no_wrap=True)
+    for count in counts:
+        table.add_column(count, justify="right", no_wrap=True)
+    tables = [("", [vars(row) for row in result.rows])]
+    tables += [(" ".join(("triton", other["versions"]["triton"])), other["rows"]) for other in result.beside]
+    for title, rows in tables:
+        if title:
+            table.add_section()
+            table.add_row(f"[dim]beside {title}[/]")
+        for what in dict.fromkeys(row["what"] for row in rows):
+            found = {row["arguments"]: row for row in rows if row["what"] == what}
+            cells = []
+            for count in counts:
+                row = found.get(count)
+                ratio = row and row["ratio_to_driver"]
+                cells.append("" if row is None else f"{row['us']:.3g}" + (f" [dim]{ratio:.2f}x[/]" if ratio else ""))
+            table.add_row(what, *cells)
+    console.print(table)
+    if result.ratio_to_triton:
+        told = ", ".join(f"{count}: {ratio:.3f}" for count, ratio in result.ratio_to_triton.items())
+        console.print(f"Ours to Triton's own kernel\\[grid], by arguments: {told}", highlight=False, soft_wrap=True)
+    elif result.device == "null":
+        console.print("No upstream Triton here to compare with: `make verify-upstream` sets two up.", highlight=False)
+    for what, seconds in result.cold.items():
+        console.print(f"{what}: {seconds:.3f} s", highlight=False)
 
 
 class _Display:

@@ -111,7 +111,7 @@ class CompiledKernel:
         return f"<CompiledKernel {self.name!r} on {self.device.name}, {self.hash[:12]}>"
 
 
-class Kernel(native.Launchable):
+class Kernel(native.Launchable):  # type: ignore[misc]  # either of two classes
     """A jitted function: launched as `kernel[grid](*args, **options)`, called as a helper inside other kernels.
 
     Made by `gridpact.jit`. Attributes that Triton's own decorators and tools look for are here: `fn`, `arg_names`,

@@ -71,7 +71,11 @@ class Call:
 
 
 def launch(
-    kernel: Kernel, grid: object, args: tuple[object, ...], kwargs: Mapping[str, object], then: Callable[..., Any] | None = None
+    kernel: Kernel,
+    grid: object,
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+    then: Callable[..., Any] | None = None,
 ) -> Any:
     """Run a kernel over a grid.
 
@@ -212,7 +216,7 @@ def run(compiled: CompiledKernel, call: Call, programs: Grid, stream: StreamRef 
     if not observers:
         device.launch(desc)
     else:
-        bound = partial(dict, call.bound)
+        bound: Callable[[], dict[str, object]] = partial(dict, call.bound)
         told = observed(
             call.kernel, device, bound, programs, compiled.metadata, desc.kernel, stream.handle, compiled.hash
         )

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import enum
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from types import CellType, FunctionType, ModuleType
+from functools import cache, partial
+from types import CellType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gridpact import launch as path
 from gridpact import hooks, native, toolchain
+from gridpact import launch as path
 from gridpact.arguments import Leaf, Pointer, read_by
 from gridpact.backends.protocol import Device, StreamRef
 from gridpact.grid import Grid, canonical_grid
-from gridpact.state import ABSENT, Captured, Source
+from gridpact.native.marks import negative_mark
+from gridpact.state import ABSENT, Captured, Source, jitted_function
 from gridpact.stream import Stream, TorchCurrent
 
 if TYPE_CHECKING:
@@ -31,9 +33,8 @@ __all__ = ["finish", "missed", "prepare"]
 
 # As in native/values.h.
 _ARGUMENT, _CONSTANT, _OPTION, _STREAM = range(4)
-_DECLARED: Final = dict(
-    zip("i1 i8 u8 i16 u16 i32 u32 i64 u64 fp16 bf16 fp32 fp64".split(), range(1, 14), strict=True), **{"": 0}
-)
+_NAMES: Final = ("", "i1", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "fp16", "bf16", "fp32", "fp64")
+_DECLARED: Final = {name: number for number, name in enumerate(_NAMES)}
 _POINTER: Final = 14
 _SPECIALIZED, _ALIGNED = 1, 2
 _NUMPY, _EXCHANGE, _DUCK = range(3)
@@ -74,8 +75,9 @@ def finish(
     stream: StreamRef | None,
 ) -> Any:
     """Make a launch that is decided: natively, and remembered for its like, else by the definition."""
-    if native.path is not None and not call.kernel.pre_run_hooks and _remember(args, kwargs, compiled, call, programs, stream):
-        launched = native.path.again(call.kernel, programs, args, kwargs)
+    if native.path is not None and not call.kernel.pre_run_hooks:
+        is_known = _remember(args, kwargs, compiled, call, programs, stream)
+        launched = native.path.again(call.kernel, programs, args, kwargs) if is_known else None
         if launched is not None:
             return launched
     return path.run(compiled, call, programs, stream)
@@ -103,7 +105,7 @@ def _remember(
     return bool(native.path.remember(call.kernel, len(args), names, values, slots, bits, info))
 
 
-# ------------------------------------------------------------------------------------------------------ the call's shape
+# ----------------------------------------------------------------------------------------------------- the call's shape
 
 
 def _slots(call: path.Call, positional: int, names: list[str]) -> Iterator[tuple[int, int, int, int, object, str]]:
@@ -235,8 +237,7 @@ def _check_kind(pointer: Pointer, device: Device) -> None:
     if how == "numpy" and kind is np.ndarray:
         reader = native.path.register_reader(kind, _NUMPY, None, ())
     elif how == "tensor" and (kind.__module__, kind.__qualname__) in _OF_TORCH and hasattr(kind, _EXCHANGE_API):
-        reader = native.path.register_reader(kind, _EXCHANGE, getattr(kind, _EXCHANGE_API), (kind.is_neg,))
-        if reader >= 0:
+        if _register_torch(kind) >= 0:
             return
         reader = _register_duck(kind, pointer)
     elif how == "tensor":
@@ -250,6 +251,16 @@ def _check_kind(pointer: Pointer, device: Device) -> None:
 
 _EXCHANGE_API: Final = "__dlpack_c_exchange_api__"
 _OF_TORCH: Final = {("torch", "Tensor"), ("torch.nn.parameter", "Parameter")}
+
+
+@cache
+def _register_torch(kind: Any) -> int:
+    """Let the native path read torch's own types through their exchange API, which shows lazy views as stored."""
+    reader = int(native.path.register_reader(kind, _EXCHANGE, getattr(kind, _EXCHANGE_API), (kind.is_neg,)))
+    mark = negative_mark(sys.modules["torch"]) if reader >= 0 else None
+    if mark is not None:
+        native.path.register_mark(reader, *mark)
+    return reader
 
 
 def _register_duck(kind: Any, pointer: Pointer) -> int:
@@ -275,12 +286,13 @@ def _streams(pointers: list[Pointer], device: Device) -> dict[str, Any]:
     ordinal: int = device.ordinal  # type: ignore[attr-defined]
     kind: Any = type(told[0].tensor)
     if (kind.__module__, kind.__qualname__) in _OF_TORCH and hasattr(kind, _EXCHANGE_API):
-        reader = native.path.register_reader(kind, _EXCHANGE, getattr(kind, _EXCHANGE_API), (kind.is_neg,))
-        return {"stream_reader": (reader, ordinal), "stream_call": None}
+        return {"stream_reader": (_register_torch(kind), ordinal), "stream_call": None}
     return {"stream_reader": (-1, -1), "stream_call": lambda: TorchCurrent("cuda", ordinal).handle()[0]}
 
 
-def _given(device: Device, compiled: CompiledKernel, leaves: list[Leaf], stream: object) -> tuple[int, int, object] | None:
+def _given(
+    device: Device, compiled: CompiledKernel, leaves: list[Leaf], stream: object
+) -> tuple[int, int, object] | None:
     """Accept a stream that a launch was given: its handle, the kernel for its context, and what keeps it valid."""
     ref = device.accept_stream(stream)
     if ref.is_fenced:
@@ -292,7 +304,7 @@ def _given(device: Device, compiled: CompiledKernel, leaves: list[Leaf], stream:
 
 
 def _reads(call: path.Call) -> Iterator[tuple[object, str | None, object, object]]:
-    """Give each captured name of the kernel and of the functions among its constants: where, and what it has to hold."""
+    """Give each captured name of the kernel and of functions among its constants: where, and what it has to hold."""
     constants = list(call.arguments.constants.values())
     sources = [call.kernel.source(call.device), *(value for value in constants if isinstance(value, Source))]
     for value in constants:
@@ -314,7 +326,7 @@ def _steps(read: Captured) -> Iterator[tuple[object, str | None, object, object]
     function, names = read.function, read.path
     held = ... if read.held is ABSENT else read.held
     free = function.__code__.co_freevars
-    value: Any
+    value: Any = None
     for depth, name in enumerate(names):
         if depth:
             if not isinstance(value, ModuleType) or name not in vars(value):
@@ -332,7 +344,9 @@ def _steps(read: Captured) -> Iterator[tuple[object, str | None, object, object]
 
 def _is_fixed(value: object) -> bool:
     """Whether a constant is told from others by identity, or by what the native path compares."""
-    if type(value) in (bool, int, float, str, type(None)) or isinstance(value, (np.generic, type, FunctionType, enum.Enum)):
+    if type(value) in (bool, int, float, str, type(None)) or isinstance(value, (np.generic, type, enum.Enum)):
+        return True
+    if jitted_function(value) is not None:
         return True
     if type(value) is tuple:
         return all(map(_is_fixed, value)) and not any(isinstance(item, np.generic) for item in value)
@@ -343,5 +357,5 @@ def _is_fixed(value: object) -> bool:
 if native.path is not None:
     native.use("definition", missed)
     native.use("numpy_generic", np.generic)
-    native.use("environment", os.environ._data)
+    native.use("environment", os.environ._data)  # type: ignore[attr-defined]  # what the mapping keeps, bytes by bytes
     os.register_at_fork(after_in_child=partial(native.turn, "forked", True))

@@ -220,10 +220,8 @@ def hand_over(call: Call, programs: Grid, stream: StreamRef, is_waited_for: bool
             theirs[programs](**call.bound, **options)
             device.hold(call.arguments.leaves, stream)
 
-        bound = partial(dict, call.bound)
-        told = observed(
-            call.kernel, device, bound, programs, metadata, compiled.function, stream.handle, compiled.hash
-        )
+        bound: Callable[[], dict[str, object]] = partial(dict, call.bound)
+        told = observed(call.kernel, device, bound, programs, metadata, compiled.function, stream.handle, compiled.hash)
         hooks.launched_under(hooks.own_observers_of(call.kernel), told, launch)
     if is_waited_for:
         torch.cuda.ExternalStream(stream.handle, device=device.ordinal).synchronize()

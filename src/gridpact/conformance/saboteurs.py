@@ -336,7 +336,7 @@ def _bound_keeps_its_stream(subject: Any) -> None:
             return bound
         return lambda *args, **kwargs: bound(*args, **{"stream": kept, **kwargs})
 
-    Kernel.__getitem__ = bind  # type: ignore[method-assign]
+    Kernel.__getitem__ = bind
 
 
 @_saboteur(_SYCL, "STREAM-1")

@@ -386,6 +386,22 @@ def exit_follows_enter_when_another_hook_raises(subject: Subject, broken: str) -
         same(subject, f"calls when an {broken} hook raises", ["a in", "c in", "c out", "a out"], calls)
 
 
+@contextmanager
+def _failing(device: Any) -> Iterator[None]:
+    """Let each driver call in the block fail, on either path."""
+    from gridpact import native
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("the driver said no")
+
+    native.use("tap", fail)
+    try:
+        with mock.patch.object(device, "launch", fail):
+            yield
+    finally:
+        native.use("tap", None)
+
+
 @case("HOOK-2", exit=["returns", "raises"])
 def exit_follows_enter_when_the_launch_fails(subject: Subject, exit: str) -> None:
     """A driver call that fails is followed by every exit, and its own error is what the caller gets."""
@@ -393,8 +409,7 @@ def exit_follows_enter_when_the_launch_fails(subject: Subject, exit: str) -> Non
     calls: list[str] = []
     seen = _unwritten()
     broken = subject.observed(None, _raise if exit == "raises" else None)
-    failing = mock.patch.object(device, "launch", side_effect=RuntimeError("the driver said no"))
-    with subject.observed(*_recorders(calls, "a")), broken, failing:
+    with subject.observed(*_recorders(calls, "a")), broken, _failing(device):
         error = _error_of(subject, seen)
     same(subject, "calls when the driver call fails", ["a in", "a out"], calls)
     same(subject, "the error", "RuntimeError: the driver said no", f"{type(error).__name__}: {error}")

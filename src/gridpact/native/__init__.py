@@ -40,7 +40,7 @@ def _opened() -> tuple[Any, str]:
     except ImportError as error:
         reason = f"it was not built ({error.msg}): install a C compiler and gridpact again"
         return None, reason
-    if found.SOURCE != source_digest(Path(__file__).parent):
+    if source_digest(Path(__file__).parent) != found.SOURCE:
         return None, "it was built of other sources: install gridpact again"
     return found, ""
 
@@ -101,7 +101,7 @@ def inside() -> int:
     return 0 if path is None else int(path.inside())
 
 
-# ------------------------------------------------------------------------------------------ libraries built at first use
+# ----------------------------------------------------------------------------------------- libraries built at first use
 
 _FLAGS: Final = ("-std=c++17", "-O2", "-shared", "-fPIC", "-DSYCL_DISABLE_FSYCL_SYCLHPP_WARNING")
 
@@ -150,7 +150,17 @@ def library(
     if not built.exists():
         handle, made = tempfile.mkstemp(dir=built.parent, suffix=".so")
         os.close(handle)
-        command = [chosen, *_FLAGS, *flags, f"-I{include}", f"-I{text.parent}", str(text), "-o", made, *map(str, libraries)]
+        command = [
+            chosen,
+            *_FLAGS,
+            *flags,
+            f"-I{include}",
+            f"-I{text.parent}",
+            str(text),
+            "-o",
+            made,
+            *map(str, libraries),
+        ]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         if ran.returncode:
             os.unlink(made)

@@ -1164,6 +1164,7 @@ static PyMethodDef methods[] = {
     {"layout", layout, METH_NOARGS, "Sizes and offsets of launch_abi.h."},
     {"prepared", prepared, METH_VARARGS, "prepared(kernel, grid, programs, compiled, names, values, given, refuses, missed)"},
     {"register_known", gridpact_register_known, METH_VARARGS, "register_known(reader, 'dtype' or 'device', object, code)"},
+    {"register_mark", gridpact_register_mark, METH_VARARGS, "register_mark(reader, inner offset, word offset, bit)"},
     {"register_reader", gridpact_register_reader, METH_VARARGS, "register_reader(type, how, api, lazy methods) -> reader or -1"},
     {"remember", remember, METH_VARARGS, "remember(kernel, positional, names, values, slots, bits, info) -> whether it was entered"},
     {"turn", turn, METH_VARARGS, "turn('off' or 'forked' or 'shut', bool): whether nobody enters any more."},

@@ -47,6 +47,8 @@ typedef struct {
   int how;
   const Exchange *api;
   PyObject *lazy[2];  // methods that say whether it is a lazy view; NULL
+  Py_ssize_t inner_at, word_at;  // or the bit that says so: see marks.py
+  uint64_t bit;
   Known dtypes[32], devices[32];
   int dtype_count, device_count;
 } Reader;
@@ -75,6 +77,10 @@ static int known_device(const Reader *reader, PyObject *device) {
 }
 
 static int is_lazy(const Reader *reader, PyObject *tensor) {
+  if (reader->bit) {
+    const char *inner = *(const char *const *)((const char *)tensor + reader->inner_at);
+    return !inner || *(const uint64_t *)(inner + reader->word_at) & reader->bit ? 1 : 0;
+  }
   for (int i = 0; i < 2 && reader->lazy[i]; ++i) {
     PyObject *answer = PyObject_CallOneArg(reader->lazy[i], tensor);
     const int is = answer == Py_False ? 0 : answer == Py_True ? 1 : -1;
@@ -375,6 +381,22 @@ PyObject *gridpact_register_reader(PyObject *self, PyObject *args) {
   Py_INCREF(type);
   readers[reader_count] = made;
   return PyLong_FromLong(reader_count++);
+}
+
+PyObject *gridpact_register_mark(PyObject *self, PyObject *args) {
+  int index;
+  Py_ssize_t inner_at, word_at;
+  unsigned long long bit;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "innK", &index, &inner_at, &word_at, &bit)) return NULL;
+  if (index < 0 || index >= reader_count || inner_at < 0 || word_at < 0) {
+    PyErr_SetString(PyExc_ValueError, "a reader and two offsets");
+    return NULL;
+  }
+  readers[index].inner_at = inner_at;
+  readers[index].word_at = word_at;
+  readers[index].bit = bit;
+  Py_RETURN_NONE;
 }
 
 PyObject *gridpact_register_known(PyObject *self, PyObject *args) {

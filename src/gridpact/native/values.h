@@ -48,6 +48,8 @@ int gridpact_current_stream(int reader, int device_type, int device, uint64_t *h
 
 /// register_reader(type, how, api or None, lazy methods) -> index
 PyObject *gridpact_register_reader(PyObject *self, PyObject *args);
+/// register_mark(index, offset of the inner object's pointer, offset of a word there, bit)
+PyObject *gridpact_register_mark(PyObject *self, PyObject *args);
 /// register_known(index, "dtype" or "device", object, code)
 PyObject *gridpact_register_known(PyObject *self, PyObject *args);
 

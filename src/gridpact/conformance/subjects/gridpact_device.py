@@ -24,7 +24,18 @@ from gridpact.conformance.subjects.streams import OWN_STREAMS, GridpactStream, T
 from gridpact.conformance.subjects.triton_active import observed_by_triton
 from gridpact.grid import canonical_grid
 
-__all__ = ["HOOKS_TEXT", "PYTHON_PATH", "GridpactDevice", "by_definition", "geometry_from", "opencl_geometry", "recording", "reference", "sycl_cpu", "sycl_cpu_python"]
+__all__ = [
+    "HOOKS_TEXT",
+    "PYTHON_PATH",
+    "GridpactDevice",
+    "by_definition",
+    "geometry_from",
+    "opencl_geometry",
+    "recording",
+    "reference",
+    "sycl_cpu",
+    "sycl_cpu_python",
+]
 
 
 PYTHON_PATH: Final = ":python"
@@ -100,6 +111,7 @@ class GridpactDevice(Subject):
             return super().geometry(grid, wait, **options)
         told: dict[str, Any] = {} if observed.metadata is None else {"launch_metadata": lambda *_: observed.metadata}
         kernel = gridpact.jit(self.source("coordinates"), **told)  # its own: what it remembers is a launch of the probe
+        seen = poisoned(16, "i8")
         args, given = (self.tensor(seen), 1, 1), {**options, "device": self.opened.name}
         call = path.bind(kernel, args, given)
         compiled = path.compiled_for(call)
