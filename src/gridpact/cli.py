@@ -374,40 +374,35 @@ def bench(
 
 
 def _print_costs(console: Console, result: Any) -> None:
-    """Print a row for each who launches, a column for each number of arguments."""
-    from gridpact.bench import COUNTS
+    """Print a row for each who launches, a column for each number of arguments: the cost, then its ratio."""
+    from gridpact.bench import COUNTS, TRITON
 
     counts = [count for count in COUNTS if any(row.arguments == count for row in result.rows)]
-    console.print(f"[bold]{escape(result.device)}[/]  {escape(result.machine)}", highlight=False)
-    console.print("  ".join(f"{name} {version}" for name, version in result.versions.items()), highlight=False)
-    table = Table(
-        title="Host time of a launch, us, and its ratio to the driver call", title_justify="left", box=SIMPLE_HEAD
-    )
-    table.add_column("arguments", no_wrap=True)
-    for count in counts:
-        table.add_column(count, justify="right", no_wrap=True)
-    tables = [("", [vars(row) for row in result.rows])]
-    tables += [(" ".join(("triton", other["versions"]["triton"])), other["rows"]) for other in result.beside]
-    for title, rows in tables:
-        if title:
-            table.add_section()
-            table.add_row(f"[dim]beside {title}[/]")
+    console.print(f"[bold]{escape(result.device)}[/]  {escape(result.machine)}", highlight=False, soft_wrap=True)
+    console.print(" ".join(f"{name} {version}" for name, version in result.versions.items()), highlight=False)
+    rows = [vars(row) for row in result.rows]
+    for other in result.beside:
+        version = other["versions"].get("triton", "")
+        theirs = (row for row in other["rows"] if row["what"].startswith(TRITON.partition(" ")[0]))
+        rows += [{**row, "what": row["what"].replace("triton", f"triton {version}")} for row in theirs]
+    for title, column in (("Host time of a launch, us", "us"), ("By the bare driver call's", "ratio_to_driver")):
+        table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        table.add_column("arguments", no_wrap=True)
+        for count in counts:
+            table.add_column(count, justify="right", no_wrap=True)
         for what in dict.fromkeys(row["what"] for row in rows):
-            found = {row["arguments"]: row for row in rows if row["what"] == what}
-            cells = []
-            for count in counts:
-                row = found.get(count)
-                ratio = row and row["ratio_to_driver"]
-                cells.append("" if row is None else f"{row['us']:.3g}" + (f" [dim]{ratio:.2f}x[/]" if ratio else ""))
-            table.add_row(what, *cells)
-    console.print(table)
+            found = {row["arguments"]: row[column] for row in rows if row["what"] == what}
+            told = [found.get(count) for count in counts]
+            if any(told):
+                table.add_row(escape(what), *("" if cost is None else f"{cost:#.3g}" for cost in told))
+        console.print(table)
     if result.ratio_to_triton:
-        told = ", ".join(f"{count}: {ratio:.3f}" for count, ratio in result.ratio_to_triton.items())
-        console.print(f"Ours to Triton's own kernel\\[grid], by arguments: {told}", highlight=False, soft_wrap=True)
+        ratios = ", ".join(f"{count}: {ratio:.3f}" for count, ratio in result.ratio_to_triton.items())
+        console.print(f"Ours by Triton's own kernel\\[grid]: {ratios}", highlight=False, soft_wrap=True)
     elif result.device == "null":
         console.print("No upstream Triton here to compare with: `make verify-upstream` sets two up.", highlight=False)
     for what, seconds in result.cold.items():
-        console.print(f"{what}: {seconds:.3f} s", highlight=False)
+        console.print(f"{escape(what)}: {seconds:.3f} s", highlight=False)
 
 
 class _Display:

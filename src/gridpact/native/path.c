@@ -559,14 +559,15 @@ static int still_stands(const Entry *e) {
   return is;
 }
 
-// Launches a call that an entry stands for, or gives None as below. `fixed` are the counts where they are known; else `*grid`.
+// Launches a call that an entry stands for, or gives None as below. `fixed` are the counts, where the caller knows them and has
+// looked at the captured values; else `*grid` is asked, which may change these.
 static PyObject *by_entry(Kernel *k, Entry *e, const Site *site, PyObject **grid, const uint64_t *fixed, PyObject *const *values, Call *call) {
   Py_INCREF(e);  // a callable grid may do anything, another thread as well
   PyObject *result = NULL;
   uint64_t programs[3];
   if (fixed) memcpy(programs, fixed, sizeof programs);
   if (fixed || !programs_of(e, site, *grid, values, programs)) {
-    result = is_current(e) ? launched(k, e, site, values, call, programs) : Py_NewRef(Py_None);
+    result = fixed || is_current(e) ? launched(k, e, site, values, call, programs) : Py_NewRef(Py_None);
     if (result == Py_None && !is_plain_grid(*grid)) {
       PyObject *judged = Py_BuildValue("(KKK)", programs[0], programs[1], programs[2]);
       if (!judged) Py_CLEAR(result);
@@ -714,11 +715,17 @@ static PyObject *prepared_launch(Prepared *p, PyObject *grid, PyObject *const *v
     }
     Call call;
     const int is_same = call_read(k, p->site, values, &call) && is_match(p->entry, p->site, values, &call);
-    if (is_same && !(still_stands(p->entry) && is_current(p->entry))) {  // the definition may have found that nothing else changed
+    int stands = is_same && still_stands(p->entry) && is_current(p->entry);
+    if (is_same && !stands) {  // the definition may have found since that nothing else changed
       Entry *newer = entry_of(p->site, values, &call);
-      if (newer && newer != p->entry && newer->compiled == p->compiled) Py_SETREF(p->entry, (Entry *)Py_NewRef((PyObject *)newer));
+      if (newer && newer != p->entry && newer->compiled == p->compiled) {
+        Entry *old = p->entry;
+        p->entry = (Entry *)Py_NewRef((PyObject *)newer);
+        Py_DECREF(old);
+        stands = still_stands(newer) && is_current(newer);
+      }
     }
-    if (is_same && still_stands(p->entry))
+    if (stands)
       result = by_entry(k, p->entry, p->site, &grid, p->has_programs && grid == p->grid ? p->programs : NULL, values, &call);
     else if (p->refuses)
       result = Py_NewRef(Py_None);
