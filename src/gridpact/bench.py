@@ -374,7 +374,7 @@ print(imported - begin, time.perf_counter() - first)
 def cold_start(device: str) -> dict[str, float]:
     """Give seconds of the import and of the first launch, in processes of their own: with an empty cache, and again."""
     tensors = ", ".join(["np.ones(1024, 'f4')"] * 3)
-    setup = {"gridpact": f"gridpact.device({device!r}).__enter__()", "triton": ""}
+    setup = {"gridpact": f"here = gridpact.device({device!r}); here.__enter__()", "triton": ""}
     wait = {"gridpact": "gridpact.synchronize()", "triton": ""}
     modules = ["gridpact"]
     if device.startswith("cuda"):
@@ -389,9 +389,10 @@ def cold_start(device: str) -> dict[str, float]:
         with tempfile.TemporaryDirectory(prefix="gridpact-cold-") as folder:
             environment = {**os.environ, "XDG_CACHE_HOME": folder, "TRITON_CACHE_DIR": f"{folder}/triton"}
             for cache in ("empty", "filled"):
-                ran = subprocess.run(
-                    [sys.executable, "-c", text], capture_output=True, text=True, env=environment, check=True
-                )
+                command = [sys.executable, "-c", text]
+                ran = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+                if ran.returncode:
+                    raise ValueError(f"--cold: a first launch of {module} ended with {ran.returncode}: {ran.stderr}")
                 imported, first = map(float, ran.stdout.split()[-2:])
                 found[f"{module}: import"] = round(imported, 3)
                 found[f"{module}: first launch, {cache} cache"] = round(first, 3)

@@ -554,13 +554,13 @@ class CudaDevice:
         kernel = desc.kernel
 
         @_in_context
-        def hold(device: CudaDevice, stream: _Handle, _: int, is_captured: int, values: Any, owner: object) -> None:
+        def hold(device: CudaDevice, stream: _Handle, is_captured: int, used: tuple[object, ...]) -> None:
             if is_captured:
                 device._captured.add(kernel)  # what is replayed later keeps its memory by the rules of its library
                 return
-            keep = tuple(value for value in values if not device._is_current_of_torch(value, stream))
+            keep = tuple(value for value in used if not device._is_current_of_torch(value, stream))
             with _beside_captures():
-                device._flights.add(stream, _Event(device.context, stream), (*keep, owner))
+                device._flights.add(stream, _Event(device.context, stream), keep)
                 device._flights.let_go()
 
         return NativeCalls(

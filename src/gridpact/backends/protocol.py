@@ -128,8 +128,8 @@ class NativeCalls:
     failed
         Raises the error of a code that the driver gave.
     hold
-        Called after launches that are not complete, with the stream's handle, the event's (0 if the driver call made
-        none), whether the launch was captured, the arguments, and what keeps the stream valid.
+        Called after launches that are not complete, where the driver call makes no event: with the stream's handle,
+        whether the launch was captured, and the arguments with what else has to be kept.
     flights, let_go
         Launches that may not be complete, by stream, and what looks at them.
     guard
@@ -145,7 +145,7 @@ class NativeCalls:
     """
 
     failed: Callable[[int], None]
-    hold: Callable[[int, int, int, tuple[object, ...], object], None]
+    hold: Callable[[int, int, tuple[object, ...]], None]
     flights: Mapping[int, object]
     let_go: Callable[[], None]
     guard: Callable[[], bool] | None = None

@@ -893,22 +893,10 @@ class SyclDevice:
     def native_calls(self, desc: LaunchDesc) -> NativeCalls | None:
         if not self.route.native_table:
             return None
-        kernel = desc.kernel
-
-        @gated
-        def hold(stream: _Handle, event: _Handle, _: int, values: Any, owner: object) -> None:
-            try:
-                self._flights.add(stream, _Event(self.route, event), (values, kernel, owner))
-                self._flights.let_go([stream])
-            except BaseException:  # an interrupt, too: what was submitted uses memory that is about to be dropped
-                with suppress(BackendError):
-                    self.route.wait_queue(stream)
-                raise
-
         return NativeCalls(
             failed=self.route.failed,
-            hold=hold,
-            flights={},  # those of a stream are looked at when the next is added
+            hold=lambda *_: None,  # the native path keeps what the kernel uses by the event of each launch
+            flights=self._flights.by_stream,
             let_go=self._flights.let_go,
             table=self.route.native_table,
         )
@@ -928,6 +916,10 @@ class SyclDevice:
                 mark.wait()
             except BackendError as error:  # told when all are waited for: their memory is in use until then
                 errors.append(error)
+        try:
+            native.land(self.route.native_table, None if ref is None else ref.handle, self.route.failed)
+        except BackendError as error:
+            errors.append(error)
         if ref is not None:
             self.route.wait_queue(ref.handle)  # also what others put there
         self._flights.let_go()

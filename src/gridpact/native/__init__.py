@@ -19,7 +19,7 @@ from typing import Any, Final
 from gridpact import cache
 from gridpact.errors import BackendError
 
-__all__ = ["MISSING", "Launchable", "compiler", "inside", "library", "path", "prepared", "source_digest", "turn", "use"]
+__all__ = ["MISSING", "Launchable", "compiler", "inside", "land", "library", "path", "prepared", "source_digest", "turn", "use"]
 
 
 # ------------------------------------------------------------------------------------------------ the path of a launch
@@ -94,6 +94,12 @@ def turn(what: str, is_so: bool) -> None:
     """Close the native path, or open it: `off`, `shut` as the process ends, `forked` in a child."""
     if path is not None:
         path.turn(what, is_so)
+
+
+def land(table: int, stream: int | None, failed: Callable[[int], None]) -> None:
+    """Wait for launches that the native path made, on a stream or on all of a driver's; `failed` raises the error."""
+    if path is not None:
+        path.land(table, stream, failed)
 
 
 def inside() -> int:

@@ -127,5 +127,8 @@ int gridpact_cuda_driver(uint64_t context, gridpact_driver *out) {
   out->context = (void *)(uintptr_t)context;
   out->launch = launch;
   out->repeat = repeat;
+  out->wait = NULL;
+  out->is_complete = NULL;
+  out->release = NULL;
   return 0;
 }

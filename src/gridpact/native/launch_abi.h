@@ -43,6 +43,10 @@ typedef struct gridpact_driver {
   int (*launch)(void *context, gridpact_launch *launch);
   // The bare call and nothing around it, so many times: what a launch costs at least. For benchmarks.
   int (*repeat)(void *context, const gridpact_launch *launch, uint64_t times);
+  // Of the events that `launch` gives; null where it gives none. 0, or the driver's code.
+  int (*wait)(void *event);
+  int (*is_complete)(void *event);  // 1 or 0; -1 if the kernel failed, which is told to whoever waits
+  void (*release)(void *event);
 } gridpact_driver;
 
 #ifdef __cplusplus

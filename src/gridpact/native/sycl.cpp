@@ -155,6 +155,22 @@ int repeat(void *, const gridpact_launch *l, uint64_t times) {
   });
 }
 
+int wait(void *event) {
+  return guarded(-1, [&] {
+    static_cast<sycl::event *>(event)->wait_and_throw();
+    return 0;
+  });
+}
+
+int is_complete(void *event) {
+  return guarded(-1, [&] {
+    auto status = static_cast<sycl::event *>(event)->get_info<sycl::info::event::command_execution_status>();
+    return static_cast<int>(status == sycl::info::event_command_status::complete);
+  });
+}
+
+void release(void *event) { delete static_cast<sycl::event *>(event); }
+
 const std::vector<sycl::device> &devices() {  // the runtime makes its list once, too
   static const auto found = sycl::device::get_devices(sycl::info::device_type::all);
   return found;
@@ -295,27 +311,17 @@ void *gp_launch(void *queue, void *kernel, const uint64_t *global_zyx, const uin
 }
 
 /// Waits for a launch and reports its error.
-int gp_event_wait(void *event) {
-  return guarded(-1, [&] {
-    static_cast<sycl::event *>(event)->wait_and_throw();
-    return 0;
-  });
-}
+int gp_event_wait(void *event) { return wait(event); }
 
 /// Whether a launch is complete: 1, 0, or -1 on failure.
-int gp_event_is_complete(void *event) {
-  return guarded(-1, [&] {
-    auto status = static_cast<sycl::event *>(event)->get_info<sycl::info::event::command_execution_status>();
-    return static_cast<int>(status == sycl::info::event_command_status::complete);
-  });
-}
+int gp_event_is_complete(void *event) { return is_complete(event); }
 
 /// The table of calls that the native path takes (launch_abi.h); lives as long as the library.
 const gridpact_driver *gp_native_table() {
-  static const gridpact_driver table = {GRIDPACT_LAUNCH_ABI, sizeof(gridpact_driver), nullptr, launch, repeat};
+  static const gridpact_driver table = {GRIDPACT_LAUNCH_ABI, sizeof(gridpact_driver), nullptr, launch, repeat, wait, is_complete, release};
   return &table;
 }
 
-void gp_event_free(void *event) { delete static_cast<sycl::event *>(event); }
+void gp_event_free(void *event) { release(event); }
 
 }  // extern "C"

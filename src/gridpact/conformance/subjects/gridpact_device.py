@@ -110,7 +110,7 @@ class GridpactDevice(Subject):
         if "geometry" not in self.abilities:
             return super().geometry(grid, wait, **options)
         told: dict[str, Any] = {} if observed.metadata is None else {"launch_metadata": lambda *_: observed.metadata}
-        kernel = gridpact.jit(self.source("coordinates"), **told)  # its own: what it remembers is a launch of the probe
+        kernel = self.jit(self.source("coordinates"), **told).kernel  # its own: it remembers launches of the probe
         seen = poisoned(16, "i8")
         args, given = (self.tensor(seen), 1, 1), {**options, "device": self.opened.name}
         call = path.bind(kernel, args, given)
@@ -129,7 +129,8 @@ class GridpactDevice(Subject):
 
     def geometry_seen(self, seen: np.ndarray[Any, Any]) -> Ranges:
         """Give what the probe's first work-item writes."""
-        in_flight = bool(getattr(self.opened, "_flights", ()))
+        table = getattr(getattr(self.opened, "route", None), "native_table", 0)
+        in_flight = bool(getattr(self.opened, "_flights", ())) or bool(native.path and native.path.in_flight(table))
         return geometry_from(seen, limit_s=30 if in_flight else 0.1)
 
 
