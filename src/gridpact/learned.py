@@ -141,7 +141,10 @@ def _info(compiled: CompiledKernel, call: path.Call, programs: Grid, stream: Str
         _check_kind(pointer, device)
     is_waited_for = path.waits_for(call, stream)
     usual = stream or path.stream_of(call, stream)
-    kernel = device.load(compiled.binary, leaves, usual)
+    device.load(compiled.binary, leaves, usual)
+    kernel = device.load(
+        compiled.binary, leaves, device.default_stream()
+    )  # for its context, which a given one may lack
     desc = path.describe(metadata, programs, usual, kernel, leaves, (compiled,), is_waited_for)
     device.check_fits(desc, repr(call.kernel.__name__))
     calls = device.native_calls(desc)
@@ -156,6 +159,7 @@ def _info(compiled: CompiledKernel, call: path.Call, programs: Grid, stream: Str
         "options": dict(call.options),
         "kinds": tuple(leaf.kind for leaf in leaves),
         "guard": calls.guard,
+        "owners": calls.stream_owners,
         "given": partial(_given, device, compiled, bare),
         "hold": calls.hold,
         "let_go": calls.let_go,

@@ -142,6 +142,8 @@ class NativeCalls:
         Pointers that follow the kernel's own parameters.
     most_programs
         Of one launch, where the kernel itself sets a limit.
+    stream_owners
+        Type of the owners of our streams on which this kernel can be launched as it is; None if on all.
     """
 
     failed: Callable[[int], None]
@@ -153,6 +155,7 @@ class NativeCalls:
     context: int = 0
     hidden: int = 0
     most_programs: int = 2**128
+    stream_owners: type | None = None
 
 
 @dataclass(frozen=True)

@@ -899,6 +899,7 @@ class SyclDevice:
             flights=self._flights.by_stream,
             let_go=self._flights.let_go,
             table=self.route.native_table,
+            stream_owners=_Queue,  # in the default context; another's may have a context of its own, and no order
         )
 
     def _submit(self, desc: LaunchDesc) -> _Event:

@@ -19,7 +19,19 @@ from typing import Any, Final
 from gridpact import cache
 from gridpact.errors import BackendError
 
-__all__ = ["MISSING", "Launchable", "compiler", "inside", "land", "library", "path", "prepared", "source_digest", "turn", "use"]
+__all__ = [
+    "MISSING",
+    "Launchable",
+    "compiler",
+    "inside",
+    "land",
+    "library",
+    "path",
+    "prepared",
+    "source_digest",
+    "turn",
+    "use",
+]
 
 
 # ------------------------------------------------------------------------------------------------ the path of a launch

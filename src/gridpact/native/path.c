@@ -32,7 +32,7 @@ static PyObject *tap;             // is told each launch before the driver is; N
 static int is_forked, is_shut, is_off;
 static long inside;  // threads in a driver call
 static PyObject *str_device, *str_value, *str_knobs, *str_runtime, *str_enter, *str_exit, *str_calls,
-    *str_triton;
+    *str_triton, *str_owner, *str_handle, *str_is_closed;
 
 // The environment, whose switches the toolchain reads: a number that changes when it does.
 static PyObject *environment;
@@ -63,7 +63,8 @@ typedef struct {
   PyObject *info;     // the dict that it was made of; it keeps alive all that is borrowed below
   PyObject *compiled;
   PyObject *options;  // dict, resolved
-  PyObject *guard, *given, *hold, *let_go, *raise, *check, *stream_call, *watched;  // callables or None
+  PyObject *guard, *given, *hold, *let_go, *raise, *check, *stream_call, *watched;
+  PyObject *owners;  // type of what owns our streams of this device, whose kernels are this one; None: any; see NativeCalls  // callables or None
   PyObject *flights;  // dict of launches that may not be complete: let_go looks at them
   Read *reads;
   int read_count;
@@ -546,11 +547,11 @@ typedef struct {
   const Site *site;
   PyObject *const *values;
   gridpact_launch *launch;
-  PyObject *given;  // (stream, kernel, what keeps the stream valid), or NULL
+  PyObject *owner;  // what keeps a stream valid that was given, or NULL
 } Pending;
 
 // Calls the driver, and keeps alive what has to be. -1 with an exception.
-static int drive(Entry *e, const Site *site, PyObject *const *values, gridpact_launch *l, PyObject *given) {
+static int drive(Entry *e, const Site *site, PyObject *const *values, gridpact_launch *l, PyObject *owner) {
   if (tap) {
     PyObject *told = handles(e, l), *answer = told ? PyObject_CallOneArg(tap, told) : NULL;
     Py_XDECREF(told);
@@ -570,14 +571,13 @@ static int drive(Entry *e, const Site *site, PyObject *const *values, gridpact_l
     Py_XDECREF(answer);
     return -1;
   }
-  const int is_kept = l->is_captured ? !e->is_captured : !(l->flags & GRIDPACT_WAIT) && (e->is_held || given);
+  const int is_kept = l->is_captured ? !e->is_captured : !(l->flags & GRIDPACT_WAIT) && (e->is_held || owner);
   if (l->event || is_kept) {  // alive until the kernel is complete, or for good where a graph has it
-    PyObject *owner = given ? PyTuple_GET_ITEM(given, 2) : Py_None;
     PyObject *keep = PyTuple_New(site->parameter_count + 2);
     for (int i = 0; keep && i < site->parameter_count; ++i)
       PyTuple_SET_ITEM(keep, i, Py_NewRef(value_of(&site->slots[i], values)));
     if (keep) {
-      PyTuple_SET_ITEM(keep, site->parameter_count, Py_NewRef(owner));
+      PyTuple_SET_ITEM(keep, site->parameter_count, Py_NewRef(owner ? owner : Py_None));
       PyTuple_SET_ITEM(keep, site->parameter_count + 1, Py_NewRef(e->compiled));
     }
     if (l->event) {
@@ -606,7 +606,7 @@ static PyObject *pending_call(PyObject *self, PyObject *args, PyObject *kwargs) 
     return NULL;
   }
   p->entry = NULL;  // once
-  return drive(e, p->site, p->values, p->launch, p->given) ? NULL : Py_NewRef(Py_None);
+  return drive(e, p->site, p->values, p->launch, p->owner) ? NULL : Py_NewRef(Py_None);
 }
 
 static void pending_dealloc(PyObject *self) { PyObject_Del(self); }
@@ -621,10 +621,10 @@ static PyTypeObject PendingType = {
 };
 
 // Makes a launch between the hooks of whoever watches. -1 with an exception.
-static int drive_watched(Entry *e, const Site *site, PyObject *const *values, gridpact_launch *l, PyObject *given) {
+static int drive_watched(Entry *e, const Site *site, PyObject *const *values, gridpact_launch *l, PyObject *owner) {
   Pending *p = PyObject_New(Pending, &PendingType);
   if (!p) return -1;
-  p->entry = e, p->site = site, p->values = values, p->launch = l, p->given = given;
+  p->entry = e, p->site = site, p->values = values, p->launch = l, p->owner = owner;
   PyObject *passed = PyTuple_New(site->parameter_count), *answer = NULL;
   for (int i = 0; passed && i < site->parameter_count; ++i)
     PyTuple_SET_ITEM(passed, i, Py_NewRef(value_of(&site->slots[i], values)));
@@ -638,32 +638,56 @@ static int drive_watched(Entry *e, const Site *site, PyObject *const *values, gr
   return answer ? 0 : -1;
 }
 
+// Takes a stream that was given: 1 and what keeps it valid, a new reference; 0 where the definition has to; -1 with an exception.
+static int stream_given(const Entry *e, PyObject *stream, gridpact_launch *l, PyObject **owner) {
+  if ((PyObject *)Py_TYPE(stream) == stream_type) {  // one of ours: the owner first, since another thread may close it
+    PyObject *kept = PyObject_GetAttr(stream, str_owner), *handle = kept ? PyObject_GetAttr(stream, str_handle) : NULL;
+    PyObject *is_closed = handle ? PyObject_GetAttr(stream, str_is_closed) : NULL;
+    const int is_usual = is_closed == Py_False && PyLong_CheckExact(handle) && (e->owners == Py_None || (PyObject *)Py_TYPE(kept) == e->owners);
+    if (is_usual) l->stream = PyLong_AsUnsignedLongLong(handle);
+    Py_XDECREF(handle);
+    Py_XDECREF(is_closed);
+    if (is_usual && !PyErr_Occurred()) {
+      *owner = kept;
+      return 1;
+    }
+    PyErr_Clear();
+    Py_XDECREF(kept);
+  }
+  PyObject *given = PyObject_CallOneArg(e->given, stream);  // (stream, kernel, what keeps the stream valid), or None
+  if (!given || given == Py_None) {
+    Py_XDECREF(given);
+    return given ? 0 : -1;
+  }
+  if (!PyArg_ParseTuple(given, "KKO", &l->stream, &l->kernel, owner)) *owner = NULL;
+  Py_XINCREF(*owner);
+  Py_DECREF(given);
+  return *owner ? 1 : -1;
+}
+
 // Makes the launch, and gives the compiled kernel; None where the definition has to. The caller owns a reference to the entry.
 static PyObject *launched(Kernel *k, Entry *e, const Site *site, PyObject *const *values, Call *call, const uint64_t *programs) {
   gridpact_launch l = e->launch;
   memcpy(l.programs, programs, sizeof l.programs);
-  PyObject *given = NULL, *owner;
+  PyObject *owner = NULL;
   if (call->stream) {
-    given = PyObject_CallOneArg(e->given, call->stream);
-    if (!given || given == Py_None) return given;  // None: there is more to do on such a stream
-    if (!PyArg_ParseTuple(given, "KKO", &l.stream, &l.kernel, &owner)) goto failed;
+    const int taken = stream_given(e, call->stream, &l, &owner);
+    if (taken <= 0) return taken ? NULL : Py_NewRef(Py_None);
   } else if (!stream_of(e, &l.stream)) {
     Py_RETURN_NONE;
   }
+  int failed = 0;
   if (programs[0] && programs[1] && programs[2]) {  // else there is nothing to run (GRID-9)
     if (is_shut | is_forked) {  // since the call began
-      Py_XDECREF(given);
+      Py_XDECREF(owner);
       Py_RETURN_NONE;
     }
     l.bits = call->bits;
     for (uint32_t i = 0; i < l.hidden; ++i) l.bits[l.count + i] = 0;
-    if ((is_watched(k) ? drive_watched : drive)(e, site, values, &l, given)) goto failed;
+    failed = (is_watched(k) ? drive_watched : drive)(e, site, values, &l, owner);
   }
-  Py_XDECREF(given);
-  return Py_NewRef(e->compiled);
-failed:
-  Py_XDECREF(given);
-  return NULL;
+  Py_XDECREF(owner);
+  return failed ? NULL : Py_NewRef(e->compiled);
 }
 
 // The definition, which may remember the launch.
@@ -1079,7 +1103,7 @@ static Entry *entry_new(const Site *site, PyObject *const *values, const Call *c
   }
   const struct { const char *name; PyObject **place; } objects[] = {
       {"compiled", &e->compiled}, {"options", &e->options}, {"guard", &e->guard}, {"given", &e->given}, {"hold", &e->hold},
-      {"let_go", &e->let_go}, {"flights", &e->flights}, {"raise", &e->raise}, {"check", &e->check}, {"watched", &e->watched}, {"stream_call", &e->stream_call}, {"reads", &reads}, {"driver", &driver},
+      {"let_go", &e->let_go}, {"flights", &e->flights}, {"raise", &e->raise}, {"check", &e->check}, {"watched", &e->watched}, {"owners", &e->owners}, {"stream_call", &e->stream_call}, {"reads", &reads}, {"driver", &driver},
       {"most_programs", &most},
   };
   for (size_t i = 0; i < sizeof objects / sizeof *objects; ++i)
@@ -1323,7 +1347,8 @@ static struct PyModuleDef module = {
 PyMODINIT_FUNC PyInit_path(void) {
   const struct { PyObject **place; const char *name; } names[] = {
       {&str_device, "device"}, {&str_value, "value"}, {&str_knobs, "knobs"}, {&str_runtime, "runtime"},
-      {&str_enter, "launch_enter_hook"}, {&str_exit, "launch_exit_hook"}, {&str_calls, "calls"}, {&str_triton, "triton"},
+      {&str_enter, "launch_enter_hook"}, {&str_exit, "launch_exit_hook"}, {&str_calls, "calls"}, {&str_triton, "triton"}, {&str_owner, "owner"}, {&str_handle, "handle"},
+      {&str_is_closed, "is_closed"},
   };
   for (size_t i = 0; i < sizeof names / sizeof *names; ++i)
     if (!(*names[i].place = PyUnicode_InternFromString(names[i].name))) return NULL;
