@@ -11,7 +11,7 @@ NEEDED_MB := $(if $(HAS_SYCL),2900,400)
 
 BIN := .venv/bin
 
-.PHONY: verify verify-upstream verify-gpu test lint versions evidence findings setup clean
+.PHONY: verify verify-upstream verify-gpu test bench lint versions evidence findings setup clean
 
 # Launchers in the environments that they need: upstream Triton's C launcher, and ours, on a CUDA driver that only keeps
 # what it is asked, Triton's interpreter, and Intel's launcher on the CPU. What they run on different threads at once
@@ -74,6 +74,12 @@ evidence: setup
 	$(ASK_UPSTREAM) --json evidence/upstream.jsonl
 	$(BIN)/gridpact verify -s gridpact:sycl:cpu -s triton:active -c GRID-8 --tier slow --json evidence/cpu-slow.jsonl
 	$(BIN)/python -m gridpact.conformance.evidence evidence
+
+# Host cost of launches, without a GPU: on a CUDA driver that runs nothing, beside upstream Triton, and on the CPU.
+bench: setup
+	$(BIN)/nox --session upstream --install-only
+	$(BIN)/gridpact bench --device null --json bench/results/null.json
+	$(if $(HAS_SYCL),$(BIN)/gridpact bench --device sycl:cpu --cold --json bench/results/sycl-cpu.json)
 
 # Each kind of finding about the launchers of others, by its program alone, in its own environment.
 findings: setup

@@ -61,7 +61,7 @@ def test_readme_shows_each_clause_that_verify_proves():
 
 def test_launches_in_the_readme_run(sycl, tmp_path):
     parts = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(parts) == 2
+    assert len(parts) == 3
     path = tmp_path / "readme.py"
     path.write_text("".join(parts))
     ran = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False)

@@ -457,7 +457,6 @@ def plot(result: Result, path: Path) -> None:
     axes.set_xticks([at + 0.4 - width / 2 for at in range(len(counts))], counts)
     axes.set_xlabel("arguments")
     axes.set_ylabel("host time of a launch, us")
-    axes.set_yscale("log")
     axes.set_title(f"{result.device}: {result.machine}", fontsize=9)
     axes.legend(fontsize=8)
     figure.savefig(path, dpi=150)
