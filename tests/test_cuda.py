@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import gridpact
+from gridpact import native
 from gridpact.backends import cuda as backend
 
 pytest.importorskip("triton", exc_type=ImportError)
@@ -327,3 +328,54 @@ def test_two_gpus_reach_each_other_or_are_refused(torch):
     scaled[(1,)](near, far, 16, 2, 16)  # on the stream that is torch's current one on the launch device
     torch.cuda.synchronize(1)
     assert far.tolist() == [4.0 * i for i in range(16)]
+
+
+@pytest.fixture
+def natively():
+    """Give the launches that the native path makes."""
+    made = []
+    native.use("tap", made.append)
+    yield made
+    native.use("tap", None)
+
+
+def test_a_prepared_launch_goes_to_the_current_stream_and_into_a_graph(torch, natively):
+    x, out = torch.full((16,), 3.0, device="cuda"), torch.zeros(16, device="cuda")
+    prepared = scaled.prepare(x, out, 16, 5, 16, grid=(1,))
+    prepared(x, out, 16, 5, 16)
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        prepared(x, out, 16, 5, 16)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        prepared(x, out, 16, 5, 16)
+    assert [told["stream"] for told in natively[:2]] == [0, side.cuda_stream]
+    assert len({told["stream"] for told in natively}) == 3
+    out.zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert out.tolist() == [15.0] * 16
+
+
+def test_memory_on_a_given_stream_is_held_natively(torch, natively):
+    """A tensor that is dropped while its kernel waits on a stream of ours is not used again for another."""
+    stream = gridpact.Stream("cuda:0")
+    x, out = torch.ones(16, device="cuda"), torch.zeros(16, device="cuda")
+    torch.cuda.synchronize()
+    for _ in range(3):
+        scaled[(1,)](x, out, 16, 2, 16, stream=stream)
+    assert len(natively) == 3
+    assert gridpact.open_device("cuda:0")._flights
+    gridpact.synchronize("cuda:0")
+    assert not gridpact.open_device("cuda:0")._flights
+    assert out.tolist() == [2.0] * 16
+
+
+def test_a_negated_view_is_refused_natively(torch, natively):
+    plain = torch.zeros(32, device="cuda")
+    scaled[(1,)](plain[::2], plain[::2], 16, 2, 16)
+    view = torch.zeros(16, dtype=torch.complex64, device="cuda").conj().imag
+    with pytest.raises(gridpact.ContractError, match="lazy view"):
+        scaled[(1,)](view, view, 16, 2, 16)
+    assert len(natively) == 1

@@ -3,6 +3,7 @@
 Kernels write over poison: NaN, or a value that no kernel here writes.
 """
 
+import ctypes
 from contextlib import contextmanager
 
 import numpy as np
@@ -16,7 +17,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 import gridpact  # noqa: E402
 import gridpact.triton  # noqa: E402
+from gridpact import native  # noqa: E402
 from gridpact.errors import ContractError, ContractTypeError, ContractValueError  # noqa: E402
+from gridpact.native import marks  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +36,15 @@ def driver(sycl, monkeypatch, tmp_path_factory):
     triton.runtime.driver.set_active(gridpact.triton.driver(sycl))
     yield
     triton.runtime.driver.reset_active()
+
+
+@pytest.fixture
+def natively():
+    """Give the launches that the native path makes."""
+    made = []
+    native.use("tap", made.append)
+    yield made
+    native.use("tap", None)
 
 
 @contextmanager
@@ -235,6 +247,45 @@ def test_a_lazily_negated_view_is_refused_and_its_resolved_copy_is_not():
     copied = view.resolve_neg()
     add_one[4](copied, 64, BLOCK=16)
     assert (copied == 1).all()
+
+
+def test_a_negated_view_is_refused_where_launches_of_its_like_are_remembered(natively):
+    plain = torch.zeros(128)
+    for _ in range(2):
+        add_one[4](plain[::2], 64, BLOCK=16)
+    assert len(natively) == 2
+    with refused(ContractValueError, "ARG-3", r"lazy view.*resolve_neg"):
+        add_one[4](negated(), 64, BLOCK=16)
+    assert len(natively) == 2
+
+
+def test_the_mark_of_a_negated_view_is_found_and_told_right():
+    mark = marks.negative_mark(torch)
+    assert mark is not None
+    inner_at, word_at, bit = mark
+
+    def is_marked(tensor):
+        inner = ctypes.c_uint64.from_address(id(tensor) + inner_at).value
+        return bool(ctypes.c_uint64.from_address(inner + word_at).value & bit)
+
+    plain = [
+        torch.rand(3, 5).t(),
+        torch.zeros(()),
+        torch.ones(7, requires_grad=True).exp(),
+        torch.nn.Parameter(torch.ones(2)),
+    ]
+    plain += [
+        negated().resolve_neg(),
+        torch.zeros(4, dtype=torch.complex64).conj().real,
+        torch.ones(2)[None].expand(3, 2),
+    ]
+    views = [negated(), negated()[3:9], negated().view(8, 8).t(), torch._neg_view(torch.ones(3, dtype=torch.float16))]
+    assert [is_marked(tensor) for tensor in (*plain, *views)] == [False] * len(plain) + [True] * len(views)
+
+
+def test_torch_is_asked_where_the_experiment_shows_no_mark(monkeypatch):
+    monkeypatch.setattr(torch, "_neg_view", lambda tensor: tensor[...])
+    assert marks.negative_mark(torch) is None
 
 
 def test_a_lazily_conjugated_view_is_refused():
