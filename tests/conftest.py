@@ -50,3 +50,12 @@ def by_definition():
     native.turn("off", True)
     yield
     native.turn("off", False)
+
+
+@pytest.fixture
+def natively():
+    """Give the launches that the native path makes."""
+    made = []
+    native.use("tap", made.append)
+    yield made
+    native.use("tap", None)

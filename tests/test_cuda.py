@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import gridpact
-from gridpact import native
 from gridpact.backends import cuda as backend
 
 pytest.importorskip("triton", exc_type=ImportError)
@@ -328,15 +327,6 @@ def test_two_gpus_reach_each_other_or_are_refused(torch):
     scaled[(1,)](near, far, 16, 2, 16)  # on the stream that is torch's current one on the launch device
     torch.cuda.synchronize(1)
     assert far.tolist() == [4.0 * i for i in range(16)]
-
-
-@pytest.fixture
-def natively():
-    """Give the launches that the native path makes."""
-    made = []
-    native.use("tap", made.append)
-    yield made
-    native.use("tap", None)
 
 
 def test_a_prepared_launch_goes_to_the_current_stream_and_into_a_graph(torch, natively):

@@ -17,7 +17,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 import gridpact  # noqa: E402
 import gridpact.triton  # noqa: E402
-from gridpact import native  # noqa: E402
 from gridpact.errors import ContractError, ContractTypeError, ContractValueError  # noqa: E402
 from gridpact.native import marks  # noqa: E402
 
@@ -36,15 +35,6 @@ def driver(sycl, monkeypatch, tmp_path_factory):
     triton.runtime.driver.set_active(gridpact.triton.driver(sycl))
     yield
     triton.runtime.driver.reset_active()
-
-
-@pytest.fixture
-def natively():
-    """Give the launches that the native path makes."""
-    made = []
-    native.use("tap", made.append)
-    yield made
-    native.use("tap", None)
 
 
 @contextmanager
