@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import weakref
@@ -41,6 +42,10 @@ class Gate:
         """Go out."""
         self._inside.remove(threading.get_ident())
 
+    def forget_others(self) -> None:
+        """Forget the threads that a fork left behind in its parent: they are not inside here, and will not leave."""
+        self._inside = [thread for thread in self._inside if thread == threading.get_ident()]
+
     def shut(self) -> None:
         """Let nobody in any more, and wait for those who are."""
         self.is_shut = True
@@ -50,6 +55,7 @@ class Gate:
 
 
 gate: Final = Gate()
+os.register_at_fork(after_in_child=gate.forget_others)
 
 
 def gated(call: Callable[_P, _T]) -> Callable[_P, _T]:

@@ -7,6 +7,7 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <alloca.h>
 #include <stddef.h>
 #include <structmember.h>
 #include <string.h>
@@ -45,8 +46,20 @@ static int on_environment(PyDict_WatchEvent event, PyObject *dict, PyObject *key
   return 0;
 }
 static uint64_t environment_now(void) { return environment_changes; }
+// Watches the environment from now on, in place of `before`; either may be NULL. -1 with an exception.
+static int watch_environment(PyObject *before) {
+  static int watcher = -1;  // one for good: an interpreter has eight
+  if (watcher < 0 && (watcher = PyDict_AddWatcher(on_environment)) < 0) return -1;
+  ++environment_changes;
+  if (before && PyDict_Unwatch(watcher, before)) return -1;
+  return environment ? PyDict_Watch(watcher, environment) : 0;
+}
 #else
 static uint64_t environment_now(void) { return environment ? ((PyDictObject *)environment)->ma_version_tag : 0; }
+static int watch_environment(PyObject *before) {
+  (void)before;
+  return 0;
+}
 #endif
 
 // -------------------------------------------------------------------------------------------------------------- entry
@@ -60,11 +73,12 @@ typedef struct {
   int count;          // words, with the extra ones
   Word *words;
   PyObject **texts;   // constants that are compared further; NULL elsewhere
-  PyObject *info;     // the dict that it was made of; it keeps alive all that is borrowed below
+  PyObject *classes[2];  // the stream's class and the kernel's `debug`, whose addresses are among the words
+  PyObject *info;     // a copy of the dict that it was made of, which nobody else has; it keeps alive all that is borrowed below
   PyObject *compiled;
   PyObject *options;  // dict, resolved
-  PyObject *guard, *given, *hold, *let_go, *raise, *check, *stream_call, *watched;
-  PyObject *owners;  // type of what owns our streams of this device, whose kernels are this one; None: any; see NativeCalls  // callables or None
+  PyObject *guard, *given, *hold, *let_go, *raise, *check, *stream_call, *watched;  // callables or None
+  PyObject *owners;  // type of what owns our streams of this device, whose kernels are this one; None: any
   PyObject *flights;  // dict of launches that may not be complete: let_go looks at them
   Read *reads;
   int read_count;
@@ -83,6 +97,8 @@ typedef struct {
 static int entry_traverse(PyObject *self, visitproc visit, void *arg) {
   Entry *e = (Entry *)self;
   Py_VISIT(e->info);
+  Py_VISIT(e->classes[0]);
+  Py_VISIT(e->classes[1]);
   for (int i = 0; e->texts && i < e->count; ++i) Py_VISIT(e->texts[i]);
   return 0;
 }
@@ -90,6 +106,8 @@ static int entry_traverse(PyObject *self, visitproc visit, void *arg) {
 static int entry_clear(PyObject *self) {
   Entry *e = (Entry *)self;
   Py_CLEAR(e->info);
+  Py_CLEAR(e->classes[0]);
+  Py_CLEAR(e->classes[1]);
   for (int i = 0; e->texts && i < e->count; ++i) Py_CLEAR(e->texts[i]);
   e->read_count = 0;
   return 0;
@@ -158,6 +176,7 @@ static int kernel_clear(PyObject *self) {
       Entry *entry = site->entries[--site->entry_count];
       Py_DECREF(entry);
     }
+    for (int i = 0; i < site->slot_count; ++i) Py_SETREF(site->slots[i].fixed, Py_NewRef(Py_None));
   }
   return 0;
 }
@@ -202,13 +221,25 @@ static Site *site_of(Kernel *k, Py_ssize_t positional, PyObject *names) {
 // ------------------------------------------------------------------------------------------------------------- a call
 
 typedef struct {  // what a call was read into
-  Word words[GRIDPACT_MOST_PARAMETERS + EXTRA];
-  uint64_t bits[GRIDPACT_MOST_PARAMETERS + GRIDPACT_MOST_HIDDEN];
+  Word *words;     // of each slot, then the extra ones
+  uint64_t *bits;  // of each parameter, then room for hidden ones
   int bit_count;
   PyObject *stream;  // that was given, borrowed from the caller or from `owned`; NULL
   PyObject *stream_device;  // of a gridpact.Stream; owned
   PyObject *device, *owned;  // current ones; owned
 } Call;
+
+// Room for both, on the stack of whoever reads a call: as little as it needs, since grids may launch in turn, a thousand deep.
+static size_t call_room(const Site *site) {
+  const size_t count = (size_t)site->slot_count;
+  return (count + EXTRA) * sizeof(Word) + (count + GRIDPACT_MOST_HIDDEN) * sizeof(uint64_t);
+}
+
+static void call_begin(Call *call, const Site *site, void *room) {
+  memset(call, 0, sizeof *call);
+  call->words = room;
+  call->bits = (uint64_t *)(call->words + site->slot_count + EXTRA);
+}
 
 static void call_end(Call *call) {
   Py_XDECREF(call->stream_device);
@@ -222,8 +253,7 @@ static PyObject *value_of(const Slot *slot, PyObject *const *values) {
 
 // Reads a call: false where the path does not know a value. No exception is set.
 static int call_read(Kernel *k, const Site *site, PyObject *const *values, Call *call) {
-  call->bit_count = 0;
-  call->stream = call->stream_device = call->device = call->owned = NULL;
+  if (!device_var || !stream_var) return 0;
   for (int i = 0; i < site->slot_count; ++i) {
     const Slot *slot = &site->slots[i];
     PyObject *value = value_of(slot, values);
@@ -253,7 +283,7 @@ static int call_read(Kernel *k, const Site *site, PyObject *const *values, Call 
     if ((PyObject *)Py_TYPE(call->stream) == stream_type) {  // the device may be chosen by it
       call->stream_device = PyObject_GetAttr(call->stream, str_device);
       if (!call->stream_device || !PyUnicode_CheckExact(call->stream_device)) {
-        PyErr_Clear();
+        gridpact_forget_error();
         return 0;
       }
       extra[GIVEN_STREAM] = (Word){TEXT, (uint64_t)PyObject_Hash(call->stream_device)};
@@ -263,6 +293,7 @@ static int call_read(Kernel *k, const Site *site, PyObject *const *values, Call 
   return 1;
 }
 
+// Runs no Python code: the entries of a site stay as they are meanwhile.
 static int is_match(const Entry *e, const Site *site, PyObject *const *values, const Call *call) {
   if (memcmp(e->words, call->words, (size_t)e->count * sizeof(Word))) return 0;
   for (int i = 0; i < e->count; ++i) {
@@ -282,25 +313,39 @@ static Entry *entry_of(Site *site, PyObject *const *values, const Call *call) {
   return NULL;
 }
 
-// Whether all captured values are the same objects as when the entry was made (STATE-1).
+// Whether all captured values are the same objects as when the entry was made (STATE-1). May run Python code, as all that
+// follows: who calls it holds a reference to the entry.
 static int is_current(const Entry *e) {
   for (int i = 0; i < e->read_count; ++i) {
     const Read *read = &e->reads[i];
     PyObject *now = read->name ? PyDict_GetItemWithError(read->container, read->name) : PyCell_GET(read->container);
     if (now != read->expected) {
-      if (PyErr_Occurred()) PyErr_Clear();
+      gridpact_forget_error();
       return 0;
     }
     if (read->held) {
-      PyObject *held = PyObject_GetAttr(now, str_value);
+      PyObject *held = PyObject_GetAttr(read->expected, str_value);
+      const int is_same = held == read->held;
       Py_XDECREF(held);
-      if (held != read->held) {
-        PyErr_Clear();
+      if (!is_same) {
+        gridpact_forget_error();
         return 0;
       }
     }
   }
   return 1;
+}
+
+// Takes None, or a tuple of texts, for the names of a call: NULL for none. -1 with an exception.
+static int check_names(PyObject **names) {
+  if (*names == Py_None) {
+    *names = NULL;
+    return 0;
+  }
+  int is_right = PyTuple_Check(*names);
+  for (Py_ssize_t i = 0; is_right && i < PyTuple_GET_SIZE(*names); ++i) is_right = PyUnicode_Check(PyTuple_GET_ITEM(*names, i));
+  if (!is_right) PyErr_SetString(PyExc_TypeError, "names: a tuple of str, or None");
+  return is_right ? 0 : -1;
 }
 
 // --------------------------------------------------------------------------------------------------------- the grid
@@ -335,6 +380,12 @@ static PyObject *meta_of(const Entry *e, const Site *site, PyObject *const *valu
 
 static int is_plain_grid(PyObject *grid) { return PyTuple_CheckExact(grid) || PyLong_CheckExact(grid) || PyList_CheckExact(grid); }
 
+// Whether there are more programs than that, without a product that wraps around.
+static int is_over(const uint64_t *programs, unsigned __int128 most) {
+  const unsigned __int128 plane = (unsigned __int128)programs[0] * programs[1];
+  return programs[2] && plane > most / programs[2];
+}
+
 // The counts, or -1 with an exception.
 static int programs_of(const Entry *e, const Site *site, PyObject *grid, PyObject *const *values, uint64_t *out) {
   PyObject *given = NULL;
@@ -346,7 +397,7 @@ static int programs_of(const Entry *e, const Site *site, PyObject *grid, PyObjec
     grid = given;
   }
   int code = 0;
-  if (!counts_of(grid, e->limits, out) || (unsigned __int128)out[0] * out[1] * out[2] > e->most_programs) {
+  if (!counts_of(grid, e->limits, out) || is_over(out, e->most_programs)) {
     PyObject *judged = PyObject_CallOneArg(e->check, grid);  // its error, or (x, y, z)
     const uint64_t any[3] = {INT64_MAX, INT64_MAX, INT64_MAX};
     if (!judged) code = -1;
@@ -382,7 +433,7 @@ static int is_watched(const Kernel *k) {
   Py_XDECREF(runtime);
   Py_XDECREF(knobs);
   Py_XDECREF(triton);
-  if (PyErr_Occurred()) PyErr_Clear();
+  gridpact_forget_error();
   return is;
 }
 
@@ -393,8 +444,12 @@ static PyObject *handles(const Entry *e, const gridpact_launch *l) {
     if (!one) Py_CLEAR(bits);
     else PyTuple_SET_ITEM(bits, i, one);
   }
-  if (!bits) return NULL;
-  return Py_BuildValue("{s:O,s:(KKK),s:K,s:K,s:N,s:i}", "info", e->info, "grid", l->programs[0], l->programs[1], l->programs[2],
+  PyObject *info = bits ? PyDict_Copy(e->info) : NULL;
+  if (!info) {
+    Py_XDECREF(bits);
+    return NULL;
+  }
+  return Py_BuildValue("{s:N,s:(KKK),s:K,s:K,s:N,s:i}", "info", info, "grid", l->programs[0], l->programs[1], l->programs[2],
                        "stream", l->stream, "kernel", l->kernel, "bits", bits, "is_waited_for", !!(l->flags & GRIDPACT_WAIT));
 }
 
@@ -404,10 +459,11 @@ static int stream_of(const Entry *e, uint64_t *out) {
   if (e->stream_reader >= 0) return !gridpact_current_stream(e->stream_reader, 2, e->stream_device, out);
   if (e->stream_call == Py_None) return 1;
   PyObject *told = PyObject_CallNoArgs(e->stream_call);
-  *out = told && PyLong_CheckExact(told) ? PyLong_AsUnsignedLongLong(told) : 0;
+  const int is_number = told && PyLong_CheckExact(told);
+  if (is_number) *out = PyLong_AsUnsignedLongLong(told);
   Py_XDECREF(told);
-  const int failed = !told || PyErr_Occurred();
-  if (failed) PyErr_Clear();
+  const int failed = !is_number || PyErr_Occurred();
+  gridpact_forget_error();
   return !failed;
 }
 
@@ -548,12 +604,15 @@ typedef struct {
   PyObject *const *values;
   gridpact_launch *launch;
   PyObject *owner;  // what keeps a stream valid that was given, or NULL
+  unsigned long thread;  // that launches: another one would go on with what is gone once this one returns
 } Pending;
 
 // Calls the driver, and keeps alive what has to be. -1 with an exception.
 static int drive(Entry *e, const Site *site, PyObject *const *values, gridpact_launch *l, PyObject *owner) {
   if (tap) {
-    PyObject *told = handles(e, l), *answer = told ? PyObject_CallOneArg(tap, told) : NULL;
+    PyObject *asked = Py_NewRef(tap);  // which may take itself away
+    PyObject *told = handles(e, l), *answer = told ? PyObject_CallOneArg(asked, told) : NULL;
+    Py_DECREF(asked);
     Py_XDECREF(told);
     Py_XDECREF(answer);
     if (!answer) return -1;
@@ -605,6 +664,10 @@ static PyObject *pending_call(PyObject *self, PyObject *args, PyObject *kwargs) 
     PyErr_SetString(PyExc_RuntimeError, "the launch is over");
     return NULL;
   }
+  if (p->thread != PyThread_get_thread_ident()) {
+    PyErr_SetString(PyExc_RuntimeError, "a launch is made on the thread that it began on");
+    return NULL;
+  }
   p->entry = NULL;  // once
   return drive(e, p->site, p->values, p->launch, p->owner) ? NULL : Py_NewRef(Py_None);
 }
@@ -625,6 +688,7 @@ static int drive_watched(Entry *e, const Site *site, PyObject *const *values, gr
   Pending *p = PyObject_New(Pending, &PendingType);
   if (!p) return -1;
   p->entry = e, p->site = site, p->values = values, p->launch = l, p->owner = owner;
+  p->thread = PyThread_get_thread_ident();
   PyObject *passed = PyTuple_New(site->parameter_count), *answer = NULL;
   for (int i = 0; passed && i < site->parameter_count; ++i)
     PyTuple_SET_ITEM(passed, i, Py_NewRef(value_of(&site->slots[i], values)));
@@ -696,7 +760,9 @@ static PyObject *by_definition(Kernel *k, PyObject *grid, PyObject *const *value
   for (Py_ssize_t i = 0; args && i < positional; ++i) PyTuple_SET_ITEM(args, i, Py_NewRef(values[i]));
   for (Py_ssize_t i = 0; kwargs && names && i < PyTuple_GET_SIZE(names); ++i)
     if (PyDict_SetItem(kwargs, PyTuple_GET_ITEM(names, i), values[positional + i])) Py_CLEAR(kwargs);
-  if (args && kwargs) result = PyObject_CallFunctionObjArgs(definition, (PyObject *)k, grid, args, kwargs, NULL);
+  PyObject *asked = Py_XNewRef(definition);
+  if (args && kwargs) result = PyObject_CallFunctionObjArgs(asked, (PyObject *)k, grid, args, kwargs, NULL);
+  Py_XDECREF(asked);
   Py_XDECREF(args);
   Py_XDECREF(kwargs);
   return result;
@@ -713,14 +779,14 @@ static int still_stands(const Entry *e) {
   PyObject *answer = PyObject_CallNoArgs(e->guard);
   const int is = answer == Py_True;
   Py_XDECREF(answer);
-  if (PyErr_Occurred()) PyErr_Clear();
+  gridpact_forget_error();
   return is;
 }
 
-// Launches a call that an entry stands for, or gives None as below. `fixed` are the counts, where the caller knows them and has
-// looked at the captured values; else `*grid` is asked, which may change these.
+// Launches a call that an entry stands for, or gives None as below. The caller owns a reference to the entry: a callable grid may
+// do anything, another thread as well. `fixed` are the counts, where the caller knows them and has looked at the captured values;
+// else `*grid` is asked, which may change these.
 static PyObject *by_entry(Kernel *k, Entry *e, const Site *site, PyObject **grid, const uint64_t *fixed, PyObject *const *values, Call *call) {
-  Py_INCREF(e);  // a callable grid may do anything, another thread as well
   PyObject *result = NULL;
   uint64_t programs[3];
   if (fixed) memcpy(programs, fixed, sizeof programs);
@@ -732,7 +798,6 @@ static PyObject *by_entry(Kernel *k, Entry *e, const Site *site, PyObject **grid
       else *grid = judged;
     }
   }
-  Py_DECREF(e);
   return result;
 }
 
@@ -742,8 +807,11 @@ static PyObject *natively(Kernel *k, PyObject **grid, PyObject *const *values, P
   Call call;
   Site *site = site_of(k, positional, names);
   if (!site) Py_RETURN_NONE;
+  call_begin(&call, site, alloca(call_room(site)));
   Entry *e = call_read(k, site, values, &call) ? entry_of(site, values, &call) : NULL;
+  Py_XINCREF(e);
   PyObject *result = e && still_stands(e) ? by_entry(k, e, site, grid, NULL, values, &call) : Py_NewRef(Py_None);
+  Py_XDECREF(e);
   call_end(&call);
   return result;
 }
@@ -788,11 +856,22 @@ static int bound_clear(PyObject *self) {
   return 0;
 }
 
-static void bound_dealloc(PyObject *self) {
-  PyObject_GC_UnTrack(self);
+static void bound_free(PyObject *self) {
   bound_clear(self);
   if (!spare) spare = (Bound *)self;
   else PyObject_GC_Del(self);
+}
+
+static void bound_dealloc(PyObject *self) {
+  PyObject_GC_UnTrack(self);
+  PyObject *grid = ((Bound *)self)->grid;
+  if (!grid || Py_TYPE(grid)->tp_dealloc != bound_dealloc) {
+    bound_free(self);
+    return;
+  }
+  Py_TRASHCAN_BEGIN(self, bound_dealloc)  // a chain of any length
+  bound_free(self);
+  Py_TRASHCAN_END
 }
 
 static PyTypeObject BoundType = {
@@ -864,31 +943,34 @@ typedef struct {
 static PyObject *prepared_launch(Prepared *p, PyObject *grid, PyObject *const *values, Py_ssize_t positional, PyObject *names) {
   Kernel *k = (Kernel *)p->kernel;
   const Py_ssize_t named = p->values ? PyTuple_GET_SIZE(p->values) : 0;
-  PyObject *given = grid, *result = NULL, *all[GRIDPACT_MOST_PARAMETERS];
+  PyObject *given = grid, *result = NULL;
   if (p->entry && !names && positional == p->positional && is_open(k)) {
     if (named) {
+      PyObject **all = alloca((size_t)(positional + named) * sizeof *all);
       memcpy(all, values, (size_t)positional * sizeof *all);
       memcpy(all + positional, PySequence_Fast_ITEMS(p->values), (size_t)named * sizeof *all);
       values = all;
     }
     Call call;
-    const int is_same = call_read(k, p->site, values, &call) && is_match(p->entry, p->site, values, &call);
-    int stands = is_same && still_stands(p->entry) && is_current(p->entry);
+    call_begin(&call, p->site, alloca(call_room(p->site)));
+    Entry *e = (Entry *)Py_NewRef((PyObject *)p->entry);  // what is asked below may launch p, which may find another one
+    const int is_same = call_read(k, p->site, values, &call) && is_match(e, p->site, values, &call);
+    int stands = is_same && still_stands(e) && is_current(e);
     if (is_same && !stands) {  // the definition may have found since that nothing else changed
       Entry *newer = entry_of(p->site, values, &call);
-      if (newer && newer != p->entry && newer->compiled == p->compiled) {
-        Entry *old = p->entry;
-        p->entry = (Entry *)Py_NewRef((PyObject *)newer);
-        Py_DECREF(old);
-        stands = still_stands(newer) && is_current(newer);
+      if (newer && newer != e && newer->compiled == p->compiled) {
+        Py_SETREF(e, (Entry *)Py_NewRef((PyObject *)newer));
+        Py_SETREF(p->entry, (Entry *)Py_NewRef((PyObject *)e));
+        stands = still_stands(e) && is_current(e);
       }
     }
     if (stands)
-      result = by_entry(k, p->entry, p->site, &grid, p->has_programs && grid == p->grid ? p->programs : NULL, values, &call);
+      result = by_entry(k, e, p->site, &grid, p->has_programs && grid == p->grid ? p->programs : NULL, values, &call);
     else if (p->refuses)
       result = Py_NewRef(Py_None);
     else
       result = natively(k, &grid, values, positional, p->names);
+    Py_DECREF(e);
     call_end(&call);
     if (result != Py_None) goto done;
     Py_DECREF(result);
@@ -940,8 +1022,10 @@ static int prepared_clear(PyObject *self) {
 
 static void prepared_dealloc(PyObject *self) {
   PyObject_GC_UnTrack(self);
+  Py_TRASHCAN_BEGIN(self, prepared_dealloc)
   prepared_clear(self);
   PyObject_GC_Del(self);
+  Py_TRASHCAN_END
 }
 
 static PyObject *prepared_repr(PyObject *self) {
@@ -980,7 +1064,9 @@ static PyObject *prepared(PyObject *self, PyObject *args) {
   if (!PyArg_ParseTuple(args, "O!OOOOO!O!pO", &KernelType, &kernel, &grid, &programs, &compiled, &names, &PyTuple_Type, &named,
                         &PyTuple_Type, &given, &refuses, &missed))
     return NULL;
-  if (PyTuple_GET_SIZE(given) > GRIDPACT_MOST_PARAMETERS || PyTuple_GET_SIZE(given) < PyTuple_GET_SIZE(named)) {
+  if (check_names(&names)) return NULL;
+  if (PyTuple_GET_SIZE(given) > GRIDPACT_MOST_PARAMETERS || PyTuple_GET_SIZE(given) < PyTuple_GET_SIZE(named) ||
+      PyTuple_GET_SIZE(named) != (names ? PyTuple_GET_SIZE(names) : 0)) {
     PyErr_SetString(PyExc_ValueError, "a number of values");
     return NULL;
   }
@@ -991,7 +1077,7 @@ static PyObject *prepared(PyObject *self, PyObject *args) {
   p->kernel = Py_NewRef(kernel);
   p->grid = Py_NewRef(grid);
   p->compiled = Py_NewRef(compiled);
-  p->names = names == Py_None ? NULL : Py_NewRef(names);
+  p->names = Py_XNewRef(names);
   p->values = Py_NewRef(named);
   p->missed = Py_NewRef(missed);
   p->refuses = refuses;
@@ -1001,6 +1087,7 @@ static PyObject *prepared(PyObject *self, PyObject *args) {
   p->site = site_of(k, p->positional, p->names);
   if (p->site) {
     PyObject *const *items = PySequence_Fast_ITEMS(given);
+    call_begin(&call, p->site, alloca(call_room(p->site)));
     Entry *e = call_read(k, p->site, items, &call) ? entry_of(p->site, items, &call) : NULL;
     p->entry = (Entry *)Py_XNewRef((PyObject *)e);
     call_end(&call);
@@ -1018,6 +1105,14 @@ static int u64(PyObject *info, const char *name, uint64_t *out) {
   *out = value ? PyLong_AsUnsignedLongLong(value) : 0;
   if (!value) PyErr_SetString(PyExc_KeyError, name);
   return PyErr_Occurred() ? -1 : 0;
+}
+
+static int u32(PyObject *info, const char *name, uint32_t *out) {
+  uint64_t number;
+  if (u64(info, name, &number)) return -1;
+  if (number > UINT32_MAX) PyErr_SetString(PyExc_OverflowError, name);
+  *out = (uint32_t)number;
+  return number > UINT32_MAX ? -1 : 0;
 }
 
 static PyObject *object(PyObject *info, const char *name) {
@@ -1039,14 +1134,16 @@ static Site *site_new(Kernel *k, Py_ssize_t positional, PyObject *names, PyObjec
     Slot *slot = &site->slots[i];
     int role, declared, flags;
     PyObject *fixed, *name;
-    if (!PyArg_ParseTuple(PyList_GET_ITEM(slots, i), "iiiiOO", &slot->source, &role, &declared, &flags, &fixed, &name)) break;
-    if (slot->source < -1 || slot->source >= given) {
-      PyErr_SetString(PyExc_ValueError, "a slot's source");
+    if (!PyArg_ParseTuple(PyList_GET_ITEM(slots, i), "iiiiOU", &slot->source, &role, &declared, &flags, &fixed, &name)) break;
+    const int is_parameter = role == ARGUMENT || role == CONSTANT;
+    if (slot->source < -1 || slot->source >= given || role < ARGUMENT || role > STREAM || declared < FREE || declared > POINTER ||
+        (is_parameter && site->parameter_count != i)) {  // parameters come first
+      PyErr_SetString(PyExc_ValueError, "a slot's source, role, type or place");
       break;
     }
     slot->role = (uint8_t)role, slot->declared = (uint8_t)declared, slot->flags = (uint8_t)flags;
     slot->fixed = Py_NewRef(fixed), slot->name = Py_NewRef(name);
-    if (role == ARGUMENT || role == CONSTANT) ++site->parameter_count;
+    if (is_parameter) ++site->parameter_count;
     if (role == STREAM) site->stream_slot = (int)i;
     ++site->slot_count;
   }
@@ -1060,13 +1157,16 @@ static Site *site_new(Kernel *k, Py_ssize_t positional, PyObject *names, PyObjec
 }
 
 static int reads_of(Entry *e, PyObject *reads) {
-  const Py_ssize_t count = PyList_GET_SIZE(reads);
+  const Py_ssize_t count = PyTuple_GET_SIZE(reads);
   e->reads = PyMem_Calloc((size_t)count + 1, sizeof *e->reads);
-  if (!e->reads) return -1;
+  if (!e->reads) {
+    PyErr_NoMemory();
+    return -1;
+  }
   for (Py_ssize_t i = 0; i < count; ++i) {
-    PyObject *container, *name, *expected, *held;  // `info` keeps them alive
-    if (!PyArg_ParseTuple(PyList_GET_ITEM(reads, i), "OOOO", &container, &name, &expected, &held)) return -1;
-    if (name == Py_None ? !PyCell_Check(container) : !PyDict_Check(container)) {
+    PyObject *container, *name, *expected, *held;  // the tuple of tuples keeps them alive
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(reads, i), "OOOO", &container, &name, &expected, &held)) return -1;
+    if (name == Py_None ? !PyCell_Check(container) : !PyDict_Check(container) || !PyUnicode_Check(name)) {
       PyErr_SetString(PyExc_TypeError, "a read's container");
       return -1;
     }
@@ -1080,15 +1180,17 @@ static Entry *entry_new(const Site *site, PyObject *const *values, const Call *c
   Entry *e = PyObject_GC_New(Entry, &EntryType);
   if (!e) return NULL;
   memset((char *)e + sizeof(PyObject), 0, sizeof *e - sizeof(PyObject));
+  PyObject *fixed = NULL;
   e->count = site->slot_count + EXTRA;
   e->words = PyMem_Calloc((size_t)e->count, sizeof *e->words);
   e->texts = PyMem_Calloc((size_t)e->count, sizeof *e->texts);
   e->sizes = PyMem_Calloc((size_t)call->bit_count + 1, 1);
-  e->info = Py_NewRef(info);
+  e->info = info = PyDict_Copy(info);
   PyObject *reads, *most, *driver = NULL;
-  uint64_t number, threads, shared, flags;
+  uint64_t number;
   int sizes = 0;
-  if (!e->words || !e->texts || !e->sizes) goto failed;
+  if (!e->words || !e->texts || !e->sizes) PyErr_NoMemory();
+  if (!e->words || !e->texts || !e->sizes || !info) goto failed;
   memcpy(e->words, call->words, (size_t)e->count * sizeof(Word));
   for (int i = 0; i < e->count; ++i) {
     const uint64_t tag = e->words[i].tag % 256;
@@ -1101,6 +1203,8 @@ static Entry *entry_new(const Site *site, PyObject *const *values, const Call *c
       e->texts[i] = Py_NewRef(call->stream_device);
     }
   }
+  if (call->stream) e->classes[0] = Py_NewRef((PyObject *)Py_TYPE(call->stream));
+  e->classes[1] = Py_XNewRef((PyObject *)(uintptr_t)e->words[site->slot_count + DEBUG].value);
   const struct { const char *name; PyObject **place; } objects[] = {
       {"compiled", &e->compiled}, {"options", &e->options}, {"guard", &e->guard}, {"given", &e->given}, {"hold", &e->hold},
       {"let_go", &e->let_go}, {"flights", &e->flights}, {"raise", &e->raise}, {"check", &e->check}, {"watched", &e->watched}, {"owners", &e->owners}, {"stream_call", &e->stream_call}, {"reads", &reads}, {"driver", &driver},
@@ -1108,8 +1212,12 @@ static Entry *entry_new(const Site *site, PyObject *const *values, const Call *c
   };
   for (size_t i = 0; i < sizeof objects / sizeof *objects; ++i)
     if (!(*objects[i].place = object(info, objects[i].name))) goto failed;
-  if (!PyList_Check(reads) || reads_of(e, reads)) goto failed;
-  if (!PyDict_Check(e->flights) || !PyDict_Check(e->options)) goto failed;
+  if (!PyList_Check(reads) || !PyDict_Check(e->flights) || !PyDict_Check(e->options) || e->compiled == Py_None) {
+    PyErr_SetString(PyExc_TypeError, "an entry's reads, flights, options or kernel");
+    goto failed;
+  }
+  fixed = PyList_AsTuple(reads);  // a list may change
+  if (!fixed || PyDict_SetItemString(info, "reads", fixed) || reads_of(e, fixed)) goto failed;
   PyObject *limits = object(info, "limits"), *cluster = object(info, "cluster");
   if (!limits || !cluster) goto failed;
   if (!PyArg_ParseTuple(limits, "KKK", &e->limits[0], &e->limits[1], &e->limits[2])) goto failed;
@@ -1126,8 +1234,8 @@ static Entry *entry_new(const Site *site, PyObject *const *values, const Call *c
   }
   if (table) e->driver = *table;
   else if (u64(info, "driver", &number) || gridpact_cuda_driver(number, &e->driver)) goto failed;
-  if (u64(info, "threads", &threads) || u64(info, "shared_bytes", &shared) || u64(info, "flags", &flags)) goto failed;
-  e->launch.threads = (uint32_t)threads, e->launch.shared_bytes = (uint32_t)shared, e->launch.flags = (uint32_t)flags;
+  if (u32(info, "threads", &e->launch.threads) || u32(info, "shared_bytes", &e->launch.shared_bytes)) goto failed;
+  if (u32(info, "flags", &e->launch.flags)) goto failed;
   if (u64(info, "kernel", &e->launch.kernel) || u64(info, "stream", &e->stream) || u64(info, "hidden", &number)) goto failed;
   if (number > GRIDPACT_MOST_HIDDEN) goto failed;
   e->launch.hidden = (uint32_t)number;
@@ -1136,12 +1244,18 @@ static Entry *entry_new(const Site *site, PyObject *const *values, const Call *c
   e->stream_reader = e->stream_device = -1;
   PyObject *reader = object(info, "stream_reader");
   if (!reader || !PyArg_ParseTuple(reader, "ii", &e->stream_reader, &e->stream_device)) goto failed;
+  if (e->stream_reader >= 0 && !gridpact_tells_streams(e->stream_reader)) {
+    PyErr_SetString(PyExc_ValueError, "a reader that tells no stream");
+    goto failed;
+  }
   if (u64(info, "is_held", &number)) goto failed;
   e->is_held = number != 0;
   e->environment = environment_now();
+  Py_DECREF(fixed);
   PyObject_GC_Track((PyObject *)e);
   return e;
 failed:
+  Py_XDECREF(fixed);
   PyObject_GC_Track((PyObject *)e);
   Py_DECREF(e);
   return NULL;
@@ -1157,9 +1271,9 @@ static PyObject *remember(PyObject *self, PyObject *args) {
   if (!PyArg_ParseTuple(args, "O!nOO!O!O!O!", &KernelType, &k, &positional, &names, &PyTuple_Type, &values, &PyList_Type, &slots,
                         &PyTuple_Type, &bits, &PyDict_Type, &info))
     return NULL;
-  names = names == Py_None ? NULL : names;
+  if (check_names(&names)) return NULL;
   const Py_ssize_t given = positional + (names ? PyTuple_GET_SIZE(names) : 0);
-  if (positional < 0 || PyTuple_GET_SIZE(values) != given) {
+  if (positional < 0 || positional > PyTuple_GET_SIZE(values) || PyTuple_GET_SIZE(values) != given) {
     PyErr_SetString(PyExc_ValueError, "as many values as there are names and positions");
     return NULL;
   }
@@ -1168,10 +1282,11 @@ static PyObject *remember(PyObject *self, PyObject *args) {
   if (!site) return PyErr_Occurred() ? NULL : PyBool_FromLong(0);
   PyObject *const *items = PySequence_Fast_ITEMS(values);
   Call call;
+  call_begin(&call, site, alloca(call_room(site)));
   int is_same = call_read(k, site, items, &call) && PyTuple_GET_SIZE(bits) == call.bit_count;
   for (int i = 0; is_same && i < call.bit_count; ++i) {
-    is_same = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(bits, i)) == call.bits[i];
-    if (PyErr_Occurred()) PyErr_Clear(), is_same = 0;
+    is_same = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(bits, i)) == call.bits[i] && !PyErr_Occurred();
+    PyErr_Clear();
   }
   Entry *e = is_same ? entry_new(site, items, &call, info) : NULL;
   if (e) {
@@ -1193,28 +1308,36 @@ static PyObject *remember(PyObject *self, PyObject *args) {
   return PyBool_FromLong(e != NULL);
 }
 
+// All values of a call in a tuple of their own, which nobody changes, and the names, NULL for none; both new. NULL with an exception.
+static PyObject *values_of(PyObject *args, PyObject *kwargs, PyObject **names) {
+  const Py_ssize_t positional = PyTuple_GET_SIZE(args), named = PyDict_GET_SIZE(kwargs);
+  PyObject *values = PyTuple_New(positional + named), *name, *value;
+  *names = named ? PyTuple_New(named) : NULL;
+  if (!values || (named && !*names)) goto failed;
+  for (Py_ssize_t i = 0; i < positional; ++i) PyTuple_SET_ITEM(values, i, Py_NewRef(PyTuple_GET_ITEM(args, i)));
+  for (Py_ssize_t at = 0, i = 0; named && PyDict_Next(kwargs, &at, &name, &value); ++i) {
+    PyTuple_SET_ITEM(*names, i, Py_NewRef(name));
+    PyTuple_SET_ITEM(values, positional + i, Py_NewRef(value));
+  }
+  PyObject *checked = named ? *names : Py_None;
+  if (!check_names(&checked)) return values;
+failed:
+  Py_XDECREF(values);
+  Py_CLEAR(*names);
+  return NULL;
+}
+
 // again(kernel, grid, args, kwargs): launches natively, or gives None.
 static PyObject *again(PyObject *self, PyObject *arguments) {
   Kernel *k;
   PyObject *grid, *args, *kwargs;
   (void)self;
   if (!PyArg_ParseTuple(arguments, "O!OO!O!", &KernelType, &k, &grid, &PyTuple_Type, &args, &PyDict_Type, &kwargs)) return NULL;
-  const Py_ssize_t positional = PyTuple_GET_SIZE(args), named = PyDict_GET_SIZE(kwargs);
   if (!is_open(k)) Py_RETURN_NONE;
-  PyObject *names = named ? PyTuple_New(named) : NULL;
-  PyObject **values = PyMem_Calloc((size_t)(positional + named) + 1, sizeof *values);
-  PyObject *result = NULL, *name, *value;
-  if (values && (names || !named)) {
-    for (Py_ssize_t i = 0; i < positional; ++i) values[i] = PyTuple_GET_ITEM(args, i);
-    for (Py_ssize_t at = 0, i = 0; named && PyDict_Next(kwargs, &at, &name, &value); ++i) {
-      PyTuple_SET_ITEM(names, i, Py_NewRef(name));
-      values[positional + i] = value;
-    }
-    PyObject *before = grid;
-    result = natively(k, &grid, values, positional, names);
-    if (grid != before) Py_DECREF(grid);
-  }
-  PyMem_Free(values);
+  PyObject *names, *values = values_of(args, kwargs, &names), *before = grid, *result = NULL;
+  if (values) result = natively(k, &grid, PySequence_Fast_ITEMS(values), PyTuple_GET_SIZE(args), names);
+  if (grid != before) Py_DECREF(grid);
+  Py_XDECREF(values);
   Py_XDECREF(names);
   return result;
 }
@@ -1226,12 +1349,14 @@ static PyObject *bare(PyObject *self, PyObject *arguments) {
   unsigned long long times;
   (void)self;
   if (!PyArg_ParseTuple(arguments, "O!OO!O!K", &KernelType, &k, &grid, &PyTuple_Type, &args, &PyDict_Type, &kwargs, &times)) return NULL;
-  PyObject *names = PyDict_Keys(kwargs), *named = PyDict_Values(kwargs), *list = PySequence_List(args), *result = NULL;
-  PyObject *values = list && named ? PySequence_Concat(list, named) : NULL, *shape = names ? PyList_AsTuple(names) : NULL;
+  PyObject *names, *values = values_of(args, kwargs, &names), *result = NULL;
+  if (!values) return NULL;
+  PyObject *const *items = PySequence_Fast_ITEMS(values);
+  Site *site = is_open(k) ? site_of(k, PyTuple_GET_SIZE(args), names) : NULL;
   Call call = {.bit_count = 0};
-  Site *site = values && shape ? site_of(k, PyTuple_GET_SIZE(args), PyTuple_GET_SIZE(shape) ? shape : NULL) : NULL;
-  PyObject *const *items = values ? PySequence_Fast_ITEMS(values) : NULL;
+  if (site) call_begin(&call, site, alloca(call_room(site)));
   Entry *e = site && call_read(k, site, items, &call) ? entry_of(site, items, &call) : NULL;
+  Py_XINCREF(e);
   gridpact_launch l = {.count = 0};
   if (e) l = e->launch;
   if (!e || call.stream || !stream_of(e, &l.stream) || !counts_of(grid, e->limits, l.programs) || !e->driver.repeat) {
@@ -1241,22 +1366,20 @@ static PyObject *bare(PyObject *self, PyObject *arguments) {
     memset(call.bits + l.count, 0, l.hidden * sizeof *call.bits);
     struct timespec begin, end;
     int code;
-    Py_INCREF(e);
+    ++inside;
     Py_BEGIN_ALLOW_THREADS
     clock_gettime(CLOCK_MONOTONIC, &begin);
     code = e->driver.repeat(e->driver.context, &l, times);
     clock_gettime(CLOCK_MONOTONIC, &end);
     Py_END_ALLOW_THREADS
-    Py_DECREF(e);
+    --inside;
     const double spent = (double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec);
     result = code ? PyErr_Format(PyExc_RuntimeError, "the driver gave %d", code) : PyFloat_FromDouble(spent / (double)(times ? times : 1));
   }
+  Py_XDECREF(e);
   call_end(&call);
+  Py_DECREF(values);
   Py_XDECREF(names);
-  Py_XDECREF(named);
-  Py_XDECREF(list);
-  Py_XDECREF(values);
-  Py_XDECREF(shape);
   return result;
 }
 
@@ -1268,21 +1391,21 @@ static PyObject *use(PyObject *self, PyObject *args) {
   PyObject *object;
   (void)self;
   if (!PyArg_ParseTuple(args, "sO", &name, &object)) return NULL;
-  const struct { const char *name; PyObject **place; } shared[] = {
-      {"definition", &definition}, {"stream_var", &stream_var}, {"device_var", &device_var}, {"stream_type", &stream_type},
-      {"observers", &observers}, {"environment", &environment}, {"tap", &tap}, {"numpy_generic", &gridpact_numpy_generic},
+  const struct { const char *name; PyObject **place; PyTypeObject *type; } shared[] = {  // type: NULL for a callable
+      {"definition", &definition, NULL}, {"stream_var", &stream_var, &PyContextVar_Type}, {"device_var", &device_var, &PyContextVar_Type},
+      {"stream_type", &stream_type, &PyType_Type}, {"observers", &observers, &PyTuple_Type}, {"environment", &environment, &PyDict_Type},
+      {"tap", &tap, NULL}, {"numpy_generic", &gridpact_numpy_generic, &PyType_Type},
   };
   for (size_t i = 0; i < sizeof shared / sizeof *shared; ++i) {
     if (strcmp(shared[i].name, name)) continue;
+    PyTypeObject *type = shared[i].type;
+    const int is_right = object == Py_None ? shared[i].place != &observers : type ? PyObject_TypeCheck(object, type) : PyCallable_Check(object);
+    if (!is_right) return PyErr_Format(PyExc_TypeError, "%s: expected %s, got %R", name, type ? type->tp_name : "a callable", object);
     PyObject *before = *shared[i].place;
     *shared[i].place = object == Py_None ? NULL : Py_NewRef(object);
+    const int failed = shared[i].place == &environment && watch_environment(before);
     Py_XDECREF(before);
-#if PY_VERSION_HEX >= 0x030C0000
-    if (shared[i].place == &environment) {
-      const int watcher = PyDict_AddWatcher(on_environment);
-      if (watcher < 0 || PyDict_Watch(watcher, environment)) return NULL;
-    }
-#endif
+    if (failed) return NULL;
     Py_RETURN_NONE;
   }
   PyErr_SetString(PyExc_ValueError, name);
@@ -1295,9 +1418,13 @@ static PyObject *turn(PyObject *self, PyObject *args) {
   int is;
   (void)self;
   if (!PyArg_ParseTuple(args, "sp", &what, &is)) return NULL;
-  if (!strcmp(what, "off")) is_off = is;
-  if (!strcmp(what, "forked")) is_forked = is;
-  if (!strcmp(what, "shut")) is_shut = is;
+  int *place = !strcmp(what, "off") ? &is_off : !strcmp(what, "forked") ? &is_forked : !strcmp(what, "shut") ? &is_shut : NULL;
+  if (!place) {
+    PyErr_SetString(PyExc_ValueError, what);
+    return NULL;
+  }
+  *place = is;
+  if (place == &is_forked && is) inside = 0;  // who was in a driver call is none of the child's threads
   Py_RETURN_NONE;
 }
 
@@ -1352,7 +1479,7 @@ PyMODINIT_FUNC PyInit_path(void) {
   };
   for (size_t i = 0; i < sizeof names / sizeof *names; ++i)
     if (!(*names[i].place = PyUnicode_InternFromString(names[i].name))) return NULL;
-  if (!(observers = PyTuple_New(0))) return NULL;
+  if (gridpact_values_begin() || !(observers = PyTuple_New(0))) return NULL;
   if (PyType_Ready(&EntryType) || PyType_Ready(&BoundType) || PyType_Ready(&PendingType) || PyType_Ready(&KernelType) || PyType_Ready(&PreparedType))
     return NULL;
   PyObject *made = PyModule_Create(&module);

@@ -56,6 +56,13 @@ typedef struct {
 static Reader readers[32];
 static int reader_count;
 PyObject *gridpact_numpy_generic;
+
+void gridpact_forget_error(void) {
+  if (!PyErr_Occurred()) return;
+  if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();  // it goes to the next Python code
+  PyErr_Clear();
+}
+
 static PyObject *str_data_ptr, *str_dtype, *str_device, *str_item, *str_dtype_kind;
 
 static int known(const Known *table, int count, PyObject *object) {
@@ -71,7 +78,7 @@ static int known_device(const Reader *reader, PyObject *device) {
     if (Py_TYPE(reader->devices[i].object) != Py_TYPE(device)) continue;
     const int is_same = PyObject_RichCompareBool(reader->devices[i].object, device, Py_EQ);
     if (is_same > 0) return (int)reader->devices[i].code;
-    if (is_same < 0) PyErr_Clear();
+    if (is_same < 0) gridpact_forget_error();
   }
   return -1;
 }
@@ -79,14 +86,17 @@ static int known_device(const Reader *reader, PyObject *device) {
 static int is_lazy(const Reader *reader, PyObject *tensor) {
   if (reader->bit) {
     const char *inner = *(const char *const *)((const char *)tensor + reader->inner_at);
-    return !inner || *(const uint64_t *)(inner + reader->word_at) & reader->bit ? 1 : 0;
+    uint64_t word;
+    if (!inner) return 1;
+    memcpy(&word, inner + reader->word_at, sizeof word);
+    return word & reader->bit ? 1 : 0;
   }
   for (int i = 0; i < 2 && reader->lazy[i]; ++i) {
     PyObject *answer = PyObject_CallOneArg(reader->lazy[i], tensor);
     const int is = answer == Py_False ? 0 : answer == Py_True ? 1 : -1;
     Py_XDECREF(answer);
     if (is) {
-      PyErr_Clear();
+      gridpact_forget_error();
       return 1;
     }
   }
@@ -106,10 +116,10 @@ static int read_array(const Reader *reader, PyObject *object, uint64_t *address,
 static int read_exchange(const Reader *reader, PyObject *object, uint64_t *address, uint64_t *facts) {
   DLTensor tensor;
   if (reader->api->tensor_of(object, &tensor)) {
-    PyErr_Clear();
+    gridpact_forget_error();
     return 0;
   }
-  if (tensor.dtype.lanes != 1 || tensor.device.type > 255 || tensor.device.id > 0xffff || is_lazy(reader, object)) return 0;
+  if (tensor.dtype.lanes != 1 || tensor.device.type < 0 || tensor.device.type > 255 || tensor.device.id < 0 || tensor.device.id > 0xffff || is_lazy(reader, object)) return 0;
   int is_empty = 0;
   for (int i = 0; i < tensor.ndim; ++i) is_empty |= tensor.shape[i] == 0;
   if (!tensor.data && !is_empty) return 0;
@@ -129,7 +139,7 @@ static int read_duck(const Reader *reader, PyObject *object, uint64_t *address, 
   if (kind >= 0 && where >= 0 && !is_lazy(reader, object)) given = PyObject_CallMethodNoArgs(object, str_data_ptr);
   *address = given && PyLong_CheckExact(given) ? PyLong_AsUnsignedLongLong(given) : 0;
   Py_XDECREF(given);
-  if (PyErr_Occurred()) PyErr_Clear();
+  gridpact_forget_error();
   *facts = (uint64_t)kind | (uint64_t)where << 17;
   return *address != 0;  // of none: the Python path looks for elements
 }
@@ -156,10 +166,12 @@ static int read_tensor(const Slot *slot, PyObject *value, Word *word, uint64_t *
   return 1;
 }
 
+int gridpact_tells_streams(int reader) { return reader >= 0 && reader < reader_count && readers[reader].api; }
+
 int gridpact_current_stream(int reader, int device_type, int device, uint64_t *handle) {
   void *stream = NULL;
   if (readers[reader].api->current_stream(device_type, device, &stream)) {
-    PyErr_Clear();
+    gridpact_forget_error();
     return -1;
   }
   *handle = (uint64_t)(uintptr_t)stream;
@@ -271,19 +283,20 @@ static PyObject *item_of(PyObject *value) {
   Py_XDECREF(dtype);
   Py_XDECREF(kind);
   if (item && !PyLong_CheckExact(item) && !PyFloat_CheckExact(item) && !PyBool_Check(item)) Py_CLEAR(item);
-  if (PyErr_Occurred()) PyErr_Clear();
+  gridpact_forget_error();
   return item;
 }
 
 // ---------------------------------------------------------------------------------------------------------- constants
 
-static int read_constant(PyObject *value, Word *word) {
+// False for what is compared by identity, and for numbers of NumPy.
+static int read_plain_constant(PyObject *value, Word *word) {
   if (value == Py_None) {
     *word = (Word){NOTHING, 0};
   } else if (PyLong_CheckExact(value)) {
     int overflow;
     const long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
-    if (overflow) return -1;
+    if (overflow) return 0;
     *word = (Word){THE_INT, (uint64_t)number};
   } else if (PyBool_Check(value)) {
     *word = (Word){THE_BOOL, value == Py_True};
@@ -297,32 +310,42 @@ static int read_constant(PyObject *value, Word *word) {
   } else if (PyTuple_CheckExact(value)) {
     *word = (Word){TUPLE, (uint64_t)PyTuple_GET_SIZE(value)};
   } else {
-    PyObject *item = item_of(value);
-    if (!item) {
-      *word = (Word){OBJECT, (uint64_t)(uintptr_t)value};
-      return 0;
-    }
-    const int read = read_constant(item, word);
-    Py_DECREF(item);
-    return read;
+    return 0;
   }
-  return 0;
+  return 1;
+}
+
+static int read_constant(PyObject *value, Word *word) {
+  if (read_plain_constant(value, word)) return 0;
+  if (PyLong_CheckExact(value)) return -1;  // more than 64 bits
+  PyObject *item = item_of(value);
+  if (!item) {
+    *word = (Word){OBJECT, (uint64_t)(uintptr_t)value};
+    return 0;
+  }
+  const int is_read = read_plain_constant(item, word);
+  Py_DECREF(item);
+  return is_read ? 0 : -1;
 }
 
 int gridpact_same(PyObject *one, PyObject *other) {
-  if (PyTuple_CheckExact(one) && PyTuple_CheckExact(other)) {
-    const Py_ssize_t size = PyTuple_GET_SIZE(one);
-    if (size != PyTuple_GET_SIZE(other)) return 0;
-    for (Py_ssize_t i = 0; i < size; ++i)
-      if (!gridpact_same(PyTuple_GET_ITEM(one, i), PyTuple_GET_ITEM(other, i))) return 0;
-    return 1;
-  }
   if (one == other) return 1;
   if (Py_TYPE(one) != Py_TYPE(other)) return 0;
+  if (PyTuple_CheckExact(one)) {
+    const Py_ssize_t size = PyTuple_GET_SIZE(one);
+    if (size != PyTuple_GET_SIZE(other)) return 0;
+    if (Py_EnterRecursiveCall(" while constants are compared")) {
+      PyErr_Clear();
+      return 0;
+    }
+    int is_same = 1;
+    for (Py_ssize_t i = 0; is_same && i < size; ++i) is_same = gridpact_same(PyTuple_GET_ITEM(one, i), PyTuple_GET_ITEM(other, i));
+    Py_LeaveRecursiveCall();
+    return is_same;
+  }
   if (PyUnicode_CheckExact(one)) return PyUnicode_Compare(one, other) == 0;
   Word mine, others;
-  if (read_constant(one, &mine) || read_constant(other, &others)) return 0;
-  return mine.tag == others.tag && mine.value == others.value;
+  return read_plain_constant(one, &mine) && read_plain_constant(other, &others) && mine.tag == others.tag && mine.value == others.value;
 }
 
 int gridpact_read(const Slot *slot, PyObject *value, Word *word, uint64_t *bits) {
@@ -351,8 +374,7 @@ uint8_t gridpact_size(const Word *word) { return word->tag % 256 == TENSOR ? 0 :
 
 // ------------------------------------------------------------------------------------------------------- registration
 
-static int intern_names(void) {
-  if (str_item) return 0;
+int gridpact_values_begin(void) {
   const struct { PyObject **place; const char *name; } names[] = {
       {&str_data_ptr, "data_ptr"}, {&str_dtype, "dtype"}, {&str_device, "device"}, {&str_dtype_kind, "kind"}, {&str_item, "item"},
   };
@@ -366,7 +388,7 @@ PyObject *gridpact_register_reader(PyObject *self, PyObject *args) {
   PyObject *api, *lazy;
   int how;
   (void)self;
-  if (!PyArg_ParseTuple(args, "O!iOO!", &PyType_Type, &type, &how, &api, &PyTuple_Type, &lazy) || intern_names()) return NULL;
+  if (!PyArg_ParseTuple(args, "O!iOO!", &PyType_Type, &type, &how, &api, &PyTuple_Type, &lazy)) return NULL;
   for (int i = 0; i < reader_count; ++i)
     if (readers[i].type == type) return PyLong_FromLong(i);
   if (reader_count == (int)(sizeof readers / sizeof *readers) || PyTuple_GET_SIZE(lazy) > 2) return PyLong_FromLong(-1);
@@ -376,9 +398,11 @@ PyObject *gridpact_register_reader(PyObject *self, PyObject *args) {
     if (!made.api) return NULL;
     if (made.api->version.major != 1 || !made.api->tensor_of || !made.api->current_stream) return PyLong_FromLong(-1);
   }
-  if (how == EXCHANGE && !made.api) return PyLong_FromLong(-1);
+  if ((how == EXCHANGE && !made.api) || how < NUMPY || how > DUCK) return PyLong_FromLong(-1);
+  if (how == NUMPY && strcmp(type->tp_name, "numpy.ndarray")) return PyLong_FromLong(-1);  // whose fields are read
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(lazy); ++i) made.lazy[i] = Py_NewRef(PyTuple_GET_ITEM(lazy, i));
   Py_INCREF(type);
+  Py_INCREF(api);  // the table lives as long as its capsule, for all we know
   readers[reader_count] = made;
   return PyLong_FromLong(reader_count++);
 }
@@ -389,7 +413,8 @@ PyObject *gridpact_register_mark(PyObject *self, PyObject *args) {
   unsigned long long bit;
   (void)self;
   if (!PyArg_ParseTuple(args, "innK", &index, &inner_at, &word_at, &bit)) return NULL;
-  if (index < 0 || index >= reader_count || inner_at < 0 || word_at < 0) {
+  if (index < 0 || index >= reader_count || readers[index].how != EXCHANGE || inner_at < (Py_ssize_t)sizeof(PyObject) || word_at < 0 || inner_at % (Py_ssize_t)sizeof(void *) ||
+      inner_at > readers[index].type->tp_basicsize - (Py_ssize_t)sizeof(void *)) {
     PyErr_SetString(PyExc_ValueError, "a reader and two offsets");
     return NULL;
   }
@@ -406,9 +431,13 @@ PyObject *gridpact_register_known(PyObject *self, PyObject *args) {
   unsigned code;
   (void)self;
   if (!PyArg_ParseTuple(args, "isOI", &index, &what, &object, &code)) return NULL;
-  if (index < 0 || index >= reader_count) return PyBool_FromLong(0);
-  Reader *reader = &readers[index];
   const int is_dtype = !strcmp(what, "dtype");
+  if (!is_dtype && strcmp(what, "device")) {
+    PyErr_SetString(PyExc_ValueError, what);
+    return NULL;
+  }
+  if (index < 0 || index >= reader_count || code > 0xffff) return PyBool_FromLong(0);
+  Reader *reader = &readers[index];
   Known *table = is_dtype ? reader->dtypes : reader->devices;
   int *count = is_dtype ? &reader->dtype_count : &reader->device_count;
   if (known(table, *count, object) >= 0) return PyBool_FromLong(1);

@@ -37,8 +37,17 @@ typedef struct {
 /// No exception is set.
 int gridpact_read(const Slot *slot, PyObject *value, Word *word, uint64_t *bits);
 
-/// Whether two constants of one word are the same, by type and value.
+/// Whether two constants of one word are the same, by type and value. Runs no Python code.
 int gridpact_same(PyObject *one, PyObject *other);
+
+/// Forgets an error where the definition is to be asked; an interrupt comes again there.
+void gridpact_forget_error(void);
+
+/// Makes the texts that the readers look attributes up by; -1 with an exception.
+int gridpact_values_begin(void);
+
+/// Whether that reader's library tells its current stream.
+int gridpact_tells_streams(int reader);
 
 /// Bytes of a run-time value with that word, 0 for a pointer.
 uint8_t gridpact_size(const Word *word);
