@@ -11,7 +11,7 @@ NEEDED_MB := $(if $(HAS_SYCL),2900,400)
 
 BIN := .venv/bin
 
-.PHONY: verify verify-upstream verify-gpu test bench lint versions evidence findings setup clean
+.PHONY: verify verify-upstream verify-gpu test sanitize bench lint versions evidence findings setup clean
 
 # Launchers in the environments that they need: upstream Triton's C launcher, and ours, on a CUDA driver that only keeps
 # what it is asked, Triton's interpreter, and Intel's launcher on the CPU. What they run on different threads at once
@@ -41,6 +41,10 @@ verify-gpu:
 
 test: setup
 	$(BIN)/python -m pytest -n auto -m "not slow and not gpu" $(if $(HAS_SYCL),--require-device=sycl:cpu)
+
+# The native path of a launch under AddressSanitizer and UndefinedBehaviorSanitizer; needs gcc and the sycl extra's Triton.
+sanitize: setup
+	$(if $(HAS_SYCL),$(BIN)/python tests/sanitize.py,@echo "Not run: it compiles kernels with Triton, which is not here.")
 
 lint: setup
 	$(BIN)/ruff check .
