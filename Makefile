@@ -42,7 +42,7 @@ verify-gpu:
 test: setup
 	$(BIN)/python -m pytest -n auto -m "not slow and not gpu" $(if $(HAS_SYCL),--require-device=sycl:cpu)
 
-# The native path of a launch under AddressSanitizer and UndefinedBehaviorSanitizer; needs gcc and the sycl extra's Triton.
+# The native path of a launch under AddressSanitizer and UndefinedBehaviorSanitizer, about a minute and a half. Needs gcc.
 sanitize: setup
 	$(if $(HAS_SYCL),$(BIN)/python tests/sanitize.py,@echo "Not run: it compiles kernels with Triton, which is not here.")
 

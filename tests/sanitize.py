@@ -1,4 +1,4 @@
-"""Build the native path for the sanitizers and run native_stress.py on it, all or the parts that are named.
+"""Build the native path for the sanitizers, and run native_stress.py and native_stress_sycl.py on it.
 
 AddressSanitizer and UndefinedBehaviorSanitizer stop at the first report. Leaks are counted by test_native_memory.py:
 CPython itself, NumPy and LLVM leave too much behind at exit for LeakSanitizer to say anything. What is built lies in a
@@ -46,7 +46,7 @@ def runtime(name):
 
 
 def main(parts):
-    """Build, run, and give the exit status."""
+    """Build, run all or the parts that are named, and give the exit status."""
     with tempfile.TemporaryDirectory(prefix="gridpact-sanitized-") as made:
         build(Path(made))
         environment = {
@@ -61,8 +61,12 @@ def main(parts):
             "XDG_CACHE_HOME": f"{made}/cache",  # the driver that runs nothing is built for the sanitizers, too
             "GRIDPACT_SANITIZED": made,
         }
-        ran = subprocess.run([sys.executable, HERE / "native_stress.py", *parts], env=environment, check=False)
-    return ran.returncode
+        for program in (["native_stress.py", *parts], *([] if parts else [["native_stress_sycl.py"]])):
+            print(*program, flush=True)
+            ran = subprocess.run([sys.executable, HERE / program[0], *program[1:]], env=environment, check=False)
+            if ran.returncode:
+                return 1
+    return 0
 
 
 if __name__ == "__main__":
