@@ -668,8 +668,13 @@ class _Launch(ctypes.Structure):
     )
 
 
+tables = []  # addresses of the drivers' tables
+
+
 _Call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(_Launch))
 _Repeat = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(_Launch), ctypes.c_uint64)
+_OfEvent = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+_Release = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class _Driver(ctypes.Structure):
@@ -681,22 +686,125 @@ class _Driver(ctypes.Structure):
         ("context", ctypes.c_void_p),
         ("launch", _Call),
         ("repeat", _Repeat),
+        ("wait", _OfEvent),
+        ("is_complete", _OfEvent),
+        ("release", _Release),
     )
 
 
-def launches_through(launch, **info):
-    """Give a kernel whose launches go to a Python function, as to a driver."""
+def launches_through(launch, events=None, **info):
+    """Give a kernel whose launches go to a Python function, as to a driver; `events` waits, tells and releases."""
+    wait, is_complete, release = events or (lambda event: 0, lambda event: 1, lambda event: None)
     table = _Driver(
-        1, ctypes.sizeof(_Driver), None, _Call(launch), _Repeat(lambda context, l, times: launch(context, l))
+        1,
+        ctypes.sizeof(_Driver),
+        None,
+        _Call(launch),
+        _Repeat(lambda context, l, times: launch(context, l)),
+        _OfEvent(wait),
+        _OfEvent(is_complete),
+        _Release(release),
     )
+    assert PATH.layout()["driver"] == ctypes.sizeof(_Driver)
     new = gridpact.jit(kernel.fn)
     assert PATH.layout()["launch"] == ctypes.sizeof(_Launch)
+
+    tables.append(ctypes.addressof(table))
 
     def change(args):
         return (*args[:6], {**args[6], "slots": ctypes.addressof(table), "table": table, **info})
 
     remembering(lambda: refused(lambda: new[(1,)](*ARGS)), change)
     return new
+
+
+class _Driven:
+    """A driver whose kernels are complete when the test says so."""
+
+    def __init__(self):
+        self.made, self.done, self.released, self.waited = 0, set(), [], []
+        self.is_failing = False
+
+    def launch(self, context, launch):
+        self.made += 1
+        launch[0].event = self.made
+        return 0
+
+    def wait(self, event):
+        self.waited.append(event)
+        self.done.add(event)
+        return -3 if self.is_failing else 0
+
+    def is_complete(self, event):
+        return int(event in self.done)
+
+    def kernel(self):
+        return launches_through(self.launch, (self.wait, self.is_complete, self.released.append), flags=0)
+
+
+@part
+def flights():
+    """What a launch uses lives until its event is complete, and no longer; events are released once each."""
+    driven = _Driven()
+    new = driven.kernel()
+    table = tables[-1]
+    kept = [ARGS[0].copy() for _ in range(50)]
+    alive = [weakref.ref(array) for array in kept]
+    for array in kept:
+        new[(1,)](array, *ARGS[1:])
+    made = driven.made
+    del array
+    kept.clear()
+    gc.collect()
+    assert sum(ref() is not None for ref in alive) >= 49
+    assert PATH.in_flight(table) == made - len(driven.released)
+    driven.done.update(range(1, 21))
+    new[(1,)](*ARGS)
+    assert driven.released == list(range(1, 21))
+    driven.is_failing = True
+    failed = []
+
+    def fail(code):
+        failed.append(code)
+        raise ValueError(code)
+
+    assert refused(PATH.land, table, None, fail)
+    assert set(failed) == {-3} and PATH.in_flight(table) == 0
+    assert driven.released == list(range(1, driven.made + 1))
+    assert not any(ref() for ref in alive)
+    driven.is_failing = False
+
+    class Relaunching:
+        """Launches again as it goes."""
+
+        def __del__(self):
+            new[(1,)](*ARGS)
+
+    for _ in range(20):
+        array = ARGS[0].copy().view(_Owned)
+        array.owner = Relaunching()
+        new[(1,)](np.asarray(array), *ARGS[1:])
+        del array
+        driven.done.update(range(1, driven.made + 1))
+    threads = [threading.Thread(target=PATH.land, args=(table, None, fail)) for _ in range(4)]
+    threads += [
+        threading.Thread(target=contextvars.copy_context().run, args=[lambda: [new[(1,)](*ARGS) for _ in range(200)]])
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    PATH.land(table, None, fail)
+    assert sorted(driven.released) == list(range(1, driven.made + 1))
+    assert PATH.in_flight(table) == 0 and PATH.in_flight(0) == 0
+    for wrong in ((), (table,), (table, "stream", fail), (table, -1, fail), ("table", None, fail)):
+        assert refused(PATH.land, *wrong)
+    assert refused(PATH.in_flight, "table")
+
+
+class _Owned(np.ndarray):
+    """An array that keeps something."""
 
 
 @part

@@ -165,7 +165,8 @@ def _info(compiled: CompiledKernel, call: path.Call, programs: Grid, stream: Str
         "let_go": calls.let_go,
         "flights": calls.flights,
         "raise": calls.failed,
-        "check": partial(_check, compiled, kernel),
+        "check": partial(_check, compiled),
+        "fits": partial(_check_fits, compiled, kernel),
         "watched": partial(_watched, compiled, kernel),
         "reads": list(_reads(call)),
         "slots": calls.table,
@@ -189,15 +190,18 @@ def _info(compiled: CompiledKernel, call: path.Call, programs: Grid, stream: Str
 _BARE: Final = Pointer("", 0, "", False, None)
 
 
-def _check(compiled: CompiledKernel, kernel: Any, grid: object) -> Grid:
-    """Judge a grid that the native path does not know, or found over a limit."""
-    device = compiled.device
-    programs = canonical_grid(lambda meta: grid, dict, device.limits)
-    compiled.check_launch(programs)
+def _check(compiled: CompiledKernel, grid: object) -> Grid:
+    """Judge a grid that the native path does not know."""
+    return canonical_grid(lambda meta: grid, dict, compiled.device.limits)
+
+
+def _check_fits(compiled: CompiledKernel, kernel: Any, *programs: int) -> None:
+    """Judge whether one launch may have so many programs, once the native path has accepted its stream."""
+    x, y, z = programs
+    compiled.check_launch((x, y, z))
     if 0 not in programs:
-        desc = path.describe(compiled.metadata, programs, StreamRef(0), kernel, (), (), False)
-        device.check_fits(desc, repr(compiled.fn.__name__))
-    return programs
+        desc = path.describe(compiled.metadata, (x, y, z), StreamRef(0), kernel, (), (), False)
+        compiled.device.check_fits(desc, repr(compiled.fn.__name__))
 
 
 def _watched(
@@ -271,8 +275,7 @@ def _register_duck(kind: Any, pointer: Pointer) -> int:
     tensor: Any = pointer.tensor
     if not hasattr(tensor, "device"):
         raise _NotRemembered
-    lazy = tuple(getattr(kind, name) for name in ("is_conj", "is_neg") if hasattr(kind, name))
-    reader = int(native.path.register_reader(kind, _DUCK, None, lazy))
+    reader = int(native.path.register_reader(kind, _DUCK, None, ()))
     number = _DEVICES.setdefault(pointer.device, len(_DEVICES))
     return reader if reader >= 0 and native.path.register_known(reader, "device", tensor.device, number) else -1
 
@@ -314,6 +317,8 @@ def _reads(call: path.Call) -> Iterator[tuple[object, str | None, object, object
     for value in constants:
         if not isinstance(value, Source) and not _is_fixed(value):
             raise _NotRemembered
+    if any(map(_is_constexpr, call.bound.values())):  # told from others by identity, and its value may change
+        raise _NotRemembered
     seen = set()
     for read in (read for source in sources for read in source.reads):
         if not read.is_same():
@@ -331,6 +336,14 @@ def _steps(read: Captured) -> Iterator[tuple[object, str | None, object, object]
     held = ... if read.held is ABSENT else read.held
     free = function.__code__.co_freevars
     value: Any = None
+    if read.value is ABSENT:  # `...` for what is not there
+        if len(names) > 1:
+            raise _NotRemembered
+        if names[0] in free:
+            yield (function.__closure__ or ())[free.index(names[0])], None, ..., ...
+        else:
+            yield function.__globals__, names[0], ..., ...
+        return
     for depth, name in enumerate(names):
         if depth:
             if not isinstance(value, ModuleType) or name not in vars(value):
@@ -344,6 +357,10 @@ def _steps(read: Captured) -> Iterator[tuple[object, str | None, object, object]
             container, value = function.__globals__, function.__globals__[name]
         is_last = depth == len(names) - 1
         yield container, None if container.__class__ is CellType else name, value, held if is_last else ...
+
+
+def _is_constexpr(value: object) -> bool:
+    return type(value).__name__ == "constexpr" and type(value).__module__.startswith("triton.language")
 
 
 def _is_fixed(value: object) -> bool:

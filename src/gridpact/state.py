@@ -114,6 +114,8 @@ class Captured:
         """Whether the name still holds the same object, and that object cannot have changed."""
         if _resolve(self.function, self.path) is not self.value:
             return False
+        if self.value is ABSENT:
+            return True
         if self.held is not ABSENT:
             return isinstance(self.held, _IMMUTABLE) and getattr(self.value, "value", None) is self.held
         return (
@@ -173,7 +175,10 @@ def _read(function: FunctionType, is_noinline: bool, seen: dict[FunctionType, So
         facts += [typed(name), _fingerprint(function, ("default of", name), default)]
     for full in text.names:
         path, value = _reached(function, full)
-        if value is ABSENT or path in source.captured:
+        if path in source.captured:
+            continue
+        if value is ABSENT:  # a builtin, or not defined yet: it has no part in the identity until it is
+            source.reads.append(Captured(function, path, ABSENT, ABSENT))
             continue
         source.reads.append(Captured(function, path, value, _held(value)))
         helper = jitted_function(value)

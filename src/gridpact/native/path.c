@@ -65,7 +65,7 @@ static int watch_environment(PyObject *before) {
 // -------------------------------------------------------------------------------------------------------------- entry
 
 typedef struct {  // a captured value: where it is found, and what it has to be
-  PyObject *container, *name, *expected, *held;  // container: a dict, or a cell with no name; held: in a tl.constexpr, or NULL
+  PyObject *container, *name, *expected, *held;  // a dict, or a cell with no name; NULL: absent; in a tl.constexpr, or NULL
 } Read;
 
 typedef struct {
@@ -77,7 +77,7 @@ typedef struct {
   PyObject *info;     // a copy of the dict that it was made of, which nobody else has; it keeps alive all that is borrowed below
   PyObject *compiled;
   PyObject *options;  // dict, resolved
-  PyObject *guard, *given, *hold, *let_go, *raise, *check, *stream_call, *watched;  // callables or None
+  PyObject *guard, *given, *hold, *let_go, *raise, *check, *fits, *stream_call, *watched;  // callables or None
   PyObject *owners;  // type of what owns our streams of this device, whose kernels are this one; None: any
   PyObject *flights;  // dict of launches that may not be complete: let_go looks at them
   Read *reads;
@@ -354,7 +354,9 @@ static int check_names(PyObject **names) {
 static int counts_of(PyObject *grid, const uint64_t *limits, uint64_t *out) {
   PyObject *const *axes = &grid;
   Py_ssize_t count = 1;
-  if (PyTuple_Check(grid) || PyList_Check(grid)) {
+  const PyTypeObject *kind = Py_TYPE(grid);  // a subclass may give other items than it holds, or be a callable
+  if (!kind->tp_call && ((PyTuple_Check(grid) && kind->tp_iter == PyTuple_Type.tp_iter) ||
+                         (PyList_Check(grid) && kind->tp_iter == PyList_Type.tp_iter))) {
     axes = PySequence_Fast_ITEMS(grid);
     count = PySequence_Fast_GET_SIZE(grid);
     if (count < 1 || count > 3) return 0;
@@ -386,8 +388,8 @@ static int is_over(const uint64_t *programs, unsigned __int128 most) {
   return programs[2] && plane > most / programs[2];
 }
 
-// The counts, or -1 with an exception.
-static int programs_of(const Entry *e, const Site *site, PyObject *grid, PyObject *const *values, uint64_t *out) {
+// The counts, or -1 with an exception. `*is_judged`: whether one launch may have so many is to be asked of Python.
+static int programs_of(const Entry *e, const Site *site, PyObject *grid, PyObject *const *values, uint64_t *out, int *is_judged) {
   PyObject *given = NULL;
   if (!is_plain_grid(grid) && PyCallable_Check(grid)) {
     PyObject *meta = meta_of(e, site, values);
@@ -397,7 +399,9 @@ static int programs_of(const Entry *e, const Site *site, PyObject *grid, PyObjec
     grid = given;
   }
   int code = 0;
-  if (!counts_of(grid, e->limits, out) || is_over(out, e->most_programs)) {
+  const int is_known = counts_of(grid, e->limits, out);
+  *is_judged = !is_known || is_over(out, e->most_programs);
+  if (!is_known) {
     PyObject *judged = PyObject_CallOneArg(e->check, grid);  // its error, or (x, y, z)
     const uint64_t any[3] = {INT64_MAX, INT64_MAX, INT64_MAX};
     if (!judged) code = -1;
@@ -730,7 +734,7 @@ static int stream_given(const Entry *e, PyObject *stream, gridpact_launch *l, Py
 }
 
 // Makes the launch, and gives the compiled kernel; None where the definition has to. The caller owns a reference to the entry.
-static PyObject *launched(Kernel *k, Entry *e, const Site *site, PyObject *const *values, Call *call, const uint64_t *programs) {
+static PyObject *launched(Kernel *k, Entry *e, const Site *site, PyObject *const *values, Call *call, const uint64_t *programs, int is_judged) {
   gridpact_launch l = e->launch;
   memcpy(l.programs, programs, sizeof l.programs);
   PyObject *owner = NULL;
@@ -741,6 +745,14 @@ static PyObject *launched(Kernel *k, Entry *e, const Site *site, PyObject *const
     Py_RETURN_NONE;
   }
   int failed = 0;
+  if (is_judged) {  // after the stream, as the definition does
+    PyObject *answer = PyObject_CallFunction(e->fits, "KKK", programs[0], programs[1], programs[2]);
+    Py_XDECREF(answer);
+    if (!answer) {
+      Py_XDECREF(owner);
+      return NULL;
+    }
+  }
   if (programs[0] && programs[1] && programs[2]) {  // else there is nothing to run (GRID-9)
     if (is_shut | is_forked) {  // since the call began
       Py_XDECREF(owner);
@@ -789,9 +801,12 @@ static int still_stands(const Entry *e) {
 static PyObject *by_entry(Kernel *k, Entry *e, const Site *site, PyObject **grid, const uint64_t *fixed, PyObject *const *values, Call *call) {
   PyObject *result = NULL;
   uint64_t programs[3];
+  int is_judged = 0;
   if (fixed) memcpy(programs, fixed, sizeof programs);
-  if (fixed || !programs_of(e, site, *grid, values, programs)) {
-    result = fixed || is_current(e) ? launched(k, e, site, values, call, programs) : Py_NewRef(Py_None);
+  if (fixed || !programs_of(e, site, *grid, values, programs, &is_judged)) {
+    // A callable may have changed the environment, and what is captured.
+    const int stands = fixed || ((is_plain_grid(*grid) || still_stands(e)) && is_current(e));
+    result = stands ? launched(k, e, site, values, call, programs, is_judged) : Py_NewRef(Py_None);
     if (result == Py_None && !is_plain_grid(*grid)) {
       PyObject *judged = Py_BuildValue("(KKK)", programs[0], programs[1], programs[2]);
       if (!judged) Py_CLEAR(result);
@@ -1170,7 +1185,7 @@ static int reads_of(Entry *e, PyObject *reads) {
       PyErr_SetString(PyExc_TypeError, "a read's container");
       return -1;
     }
-    e->reads[i] = (Read){container, name == Py_None ? NULL : name, expected, held == Py_Ellipsis ? NULL : held};
+    e->reads[i] = (Read){container, name == Py_None ? NULL : name, expected == Py_Ellipsis ? NULL : expected, held == Py_Ellipsis ? NULL : held};
     e->read_count = (int)i + 1;
   }
   return 0;
@@ -1207,7 +1222,8 @@ static Entry *entry_new(const Site *site, PyObject *const *values, const Call *c
   e->classes[1] = Py_XNewRef((PyObject *)(uintptr_t)e->words[site->slot_count + DEBUG].value);
   const struct { const char *name; PyObject **place; } objects[] = {
       {"compiled", &e->compiled}, {"options", &e->options}, {"guard", &e->guard}, {"given", &e->given}, {"hold", &e->hold},
-      {"let_go", &e->let_go}, {"flights", &e->flights}, {"raise", &e->raise}, {"check", &e->check}, {"watched", &e->watched}, {"owners", &e->owners}, {"stream_call", &e->stream_call}, {"reads", &reads}, {"driver", &driver},
+      {"let_go", &e->let_go}, {"flights", &e->flights}, {"raise", &e->raise}, {"check", &e->check}, {"fits", &e->fits},
+      {"watched", &e->watched}, {"owners", &e->owners}, {"stream_call", &e->stream_call}, {"reads", &reads}, {"driver", &driver},
       {"most_programs", &most},
   };
   for (size_t i = 0; i < sizeof objects / sizeof *objects; ++i)

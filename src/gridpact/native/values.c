@@ -63,7 +63,7 @@ void gridpact_forget_error(void) {
   PyErr_Clear();
 }
 
-static PyObject *str_data_ptr, *str_dtype, *str_device, *str_item, *str_dtype_kind;
+static PyObject *str_data_ptr, *str_dtype, *str_device, *str_item, *str_dtype_kind, *str_is_conj, *str_is_neg;
 
 static int known(const Known *table, int count, PyObject *object) {
   for (int i = 0; i < count; ++i)
@@ -103,6 +103,27 @@ static int is_lazy(const Reader *reader, PyObject *tensor) {
   return 0;
 }
 
+// The same of a tensor that may have the methods itself, and not by its type. The result of one may be anything.
+static int is_lazy_duck(PyObject *tensor) {
+  PyObject *const names[2] = {str_is_conj, str_is_neg};
+  int is = 0;
+  for (int i = 0; i < 2 && !is; ++i) {
+    PyObject *method = NULL;
+#if PY_VERSION_HEX >= 0x030D0000
+    is = PyObject_GetOptionalAttr(tensor, names[i], &method);
+#else
+    is = _PyObject_LookupAttr(tensor, names[i], &method);
+#endif
+    if (!is) continue;
+    PyObject *answer = method ? PyObject_CallNoArgs(method) : NULL;
+    is = answer ? PyObject_IsTrue(answer) : 1;
+    Py_XDECREF(answer);
+    Py_XDECREF(method);
+  }
+  gridpact_forget_error();
+  return is != 0;
+}
+
 // Address and facts: dtype from bit 0, read-only at 16, device from bit 17. False where the Python path has to look.
 static int read_array(const Reader *reader, PyObject *object, uint64_t *address, uint64_t *facts) {
   const Array *array = (const Array *)object;
@@ -136,7 +157,7 @@ static int read_duck(const Reader *reader, PyObject *object, uint64_t *address, 
   Py_XDECREF(dtype);
   Py_XDECREF(device);
   PyObject *given = NULL;
-  if (kind >= 0 && where >= 0 && !is_lazy(reader, object)) given = PyObject_CallMethodNoArgs(object, str_data_ptr);
+  if (kind >= 0 && where >= 0 && !is_lazy_duck(object)) given = PyObject_CallMethodNoArgs(object, str_data_ptr);
   *address = given && PyLong_CheckExact(given) ? PyLong_AsUnsignedLongLong(given) : 0;
   Py_XDECREF(given);
   gridpact_forget_error();
@@ -315,10 +336,11 @@ static int read_plain_constant(PyObject *value, Word *word) {
   return 1;
 }
 
-static int read_constant(PyObject *value, Word *word) {
+// `is_number`: a number of NumPy is the same constant as Python's own; of an option it is not.
+static int read_constant(PyObject *value, Word *word, int is_number) {
   if (read_plain_constant(value, word)) return 0;
   if (PyLong_CheckExact(value)) return -1;  // more than 64 bits
-  PyObject *item = item_of(value);
+  PyObject *item = is_number ? item_of(value) : NULL;
   if (!item) {
     *word = (Word){OBJECT, (uint64_t)(uintptr_t)value};
     return 0;
@@ -349,7 +371,7 @@ int gridpact_same(PyObject *one, PyObject *other) {
 }
 
 int gridpact_read(const Slot *slot, PyObject *value, Word *word, uint64_t *bits) {
-  if (slot->role != ARGUMENT) return read_constant(value, word);
+  if (slot->role != ARGUMENT) return read_constant(value, word, slot->role == CONSTANT);
   if (PyLong_CheckExact(value)) return read_integer(slot, value, word, bits);
   const int read = read_tensor(slot, value, word, bits);
   if (read > 0) return read;
@@ -377,6 +399,7 @@ uint8_t gridpact_size(const Word *word) { return word->tag % 256 == TENSOR ? 0 :
 int gridpact_values_begin(void) {
   const struct { PyObject **place; const char *name; } names[] = {
       {&str_data_ptr, "data_ptr"}, {&str_dtype, "dtype"}, {&str_device, "device"}, {&str_dtype_kind, "kind"}, {&str_item, "item"},
+      {&str_is_conj, "is_conj"}, {&str_is_neg, "is_neg"},
   };
   for (size_t i = 0; i < sizeof names / sizeof *names; ++i)
     if (!(*names[i].place = PyUnicode_InternFromString(names[i].name))) return -1;
