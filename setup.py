@@ -20,7 +20,7 @@ setup(
     ext_modules=[
         Extension(
             "gridpact.native.path",
-            sources=[str(FOLDER / name) for name in ("path.c", "values.c", "cuda.c")],
+            sources=[str(FOLDER / name) for name in ("path.c", "values.c", "flights.c", "cuda.c")],
             depends=[str(path) for path in sorted(FOLDER.glob("*.[ch]"))],
             define_macros=[("GRIDPACT_SOURCE", f'"{source_digest()}"')],
             extra_compile_args=["-std=gnu11", "-O2", "-fvisibility=hidden", "-fno-plt"],

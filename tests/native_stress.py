@@ -769,7 +769,8 @@ def flights():
         raise ValueError(code)
 
     assert refused(PATH.land, table, None, fail)
-    assert set(failed) == {-3} and PATH.in_flight(table) == 0
+    assert set(failed) == {-3}
+    assert PATH.in_flight(table) == 0
     assert driven.released == list(range(1, driven.made + 1))
     assert not any(ref() for ref in alive)
     driven.is_failing = False
@@ -797,7 +798,8 @@ def flights():
         thread.join()
     PATH.land(table, None, fail)
     assert sorted(driven.released) == list(range(1, driven.made + 1))
-    assert PATH.in_flight(table) == 0 and PATH.in_flight(0) == 0
+    assert PATH.in_flight(table) == 0
+    assert PATH.in_flight(0) == 0
     for wrong in ((), (table,), (table, "stream", fail), (table, -1, fail), ("table", None, fail)):
         assert refused(PATH.land, *wrong)
     assert refused(PATH.in_flight, "table")

@@ -32,7 +32,7 @@ def build(folder):
             *("gcc", "-std=gnu11", "-shared", "-fPIC", "-fvisibility=hidden", *FLAGS, *WARNINGS),
             f'-DGRIDPACT_SOURCE="{source_digest(native)}"',
             f"-I{sysconfig.get_paths()['include']}",
-            *(str(native / name) for name in ("path.c", "values.c", "cuda.c")),
+            *(str(native / name) for name in ("path.c", "values.c", "flights.c", "cuda.c")),
             *("-o", str(native / f"path{sysconfig.get_config_var('EXT_SUFFIX')}"), "-ldl", "-lm"),
         ],
         check=True,

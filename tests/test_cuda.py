@@ -348,17 +348,21 @@ def test_a_prepared_launch_goes_to_the_current_stream_and_into_a_graph(torch, na
     assert out.tolist() == [15.0] * 16
 
 
-def test_memory_on_a_given_stream_is_held_natively(torch, natively):
-    """A tensor that is dropped while its kernel waits on a stream of ours is not used again for another."""
+def test_memory_on_a_given_stream_is_held_natively(torch, natively, monkeypatch):
+    device, held = gridpact.open_device("cuda:0"), []
+    add = type(device._flights).add
+    monkeypatch.setattr(device._flights, "add", lambda *args: held.append(args) or add(device._flights, *args))
     stream = gridpact.Stream("cuda:0")
     x, out = torch.ones(16, device="cuda"), torch.zeros(16, device="cuda")
     torch.cuda.synchronize()
     for _ in range(3):
         scaled[(1,)](x, out, 16, 2, 16, stream=stream)
-    assert len(natively) == 3
-    assert gridpact.open_device("cuda:0")._flights
+    assert len(natively) == len(held) == 3
+    for handle, _, keep in held:
+        assert handle == stream.handle
+        assert {id(x), id(out), id(stream.owner)} <= set(map(id, keep))
     gridpact.synchronize("cuda:0")
-    assert not gridpact.open_device("cuda:0")._flights
+    assert not device._flights
     assert out.tolist() == [2.0] * 16
 
 
