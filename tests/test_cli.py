@@ -2,12 +2,13 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 import gridpact
-from gridpact import cli
+from gridpact import bench, cli
 from gridpact.conformance import model, report, saboteurs, subjects
 
 
@@ -133,6 +134,43 @@ def test_a_mistake_in_the_options_is_named_without_a_traceback(options, told):
     assert ran.returncode == 2
     assert told in " ".join(ran.stdout.split())
     assert "Traceback" not in ran.stderr + ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--device", "syc:cpu"), "Did you mean 'sycl'?"),
+        (("--device", "reference"), "--device: reference compiles no kernel"),
+        (("--device", "sycl:nothing"), "sycl:nothing"),
+        (("--arguments", "5"), "--arguments: expected one of 0, 1, 4"),
+        (("--beside", "no/such/place"), "--beside: no Python at no/such/place"),
+        (("--cold",), "--cold: a first launch loads its kernel"),
+        (("--json", "no/such/folder/x.json"), "--json: expected a file in a folder that exists, got 'no/such/folder/x"),
+        (("--json", "."), "--json: expected a file in a folder that exists, got '.'"),
+        (("--plot", "no/such/folder/x.png"), "--plot: expected a file in a folder that exists"),
+        (("--plot", "x.txt"), "--plot: expected the name of a PNG, got 'x.txt'"),
+    ],
+)
+def test_a_mistake_in_the_options_of_bench_is_named_before_anything_is_measured(options, told, monkeypatch):
+    monkeypatch.setattr(bench, "_timed", lambda *_: pytest.fail("measured"))
+    result = run("bench", "--device", "null", *options)
+    assert result.exit_code == 2
+    assert told in result.output
+
+
+def test_a_picture_of_bench_needs_matplotlib(monkeypatch):
+    monkeypatch.setattr(cli, "find_spec", lambda name: None)
+    result = run("bench", "--plot", "x.png")
+    assert result.exit_code == 2
+    assert result.output == "--plot: matplotlib is not installed. Run: pip install 'gridpact[report]'.\n"
+
+
+def test_bench_on_a_gpu_needs_torch_and_triton(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr(bench.backends, "open_device", lambda name: SimpleNamespace(name=name, compiles=True))
+    result = run("bench", "--device", "cuda:1")
+    assert result.exit_code == 2
+    assert "torch and triton are measured, too, and there is no torch" in result.output
 
 
 def test_a_subject_of_ours_that_breaks_on_a_usable_device_fails_the_run(tmp_path, monkeypatch):

@@ -263,9 +263,17 @@ def _contenders(device: str, counts: Sequence[str]) -> tuple[list[_Contender], C
         theirs = _of_triton(triton, lambda: _Tensor(array()), counts)
         return [*_ours("cuda:0", array, counts), *theirs], lambda: None
     opened = backends.open_device(device)
+    if not opened.compiles:
+        raise ValueError(f"--device: {opened.name} compiles no kernel, its launches have no cost to compare.")
     if opened.name.startswith("cuda"):
-        import torch
-        import triton
+        try:
+            import torch
+            import triton
+        except ImportError as error:
+            raise ValueError(
+                f"--device: on a GPU torch and triton are measured, too, and there is no {error.name}."
+            ) from error
+        torch.cuda.set_device(opened.name)  # where all the others launch
 
         def tensor() -> Any:
             return torch.ones(_ELEMENTS, device=opened.name)
@@ -298,8 +306,8 @@ def measure(
     tell
         Called with the rounds that are done, and all.
     """
-    result = Result(device, machine=_machine(device))
     contenders, wait = _contenders(device, counts)
+    result = Result(device, machine=_machine(device))
     current = gridpact.device("cuda:0" if device == "null" else device)
     with current:
         result.versions = _versions()
@@ -373,13 +381,14 @@ print(imported - begin, time.perf_counter() - first)
 
 def cold_start(device: str) -> dict[str, float]:
     """Give seconds of the import and of the first launch, in processes of their own: with an empty cache, and again."""
+    device = backends.open_device(device).name
     tensors = ", ".join(["np.ones(1024, 'f4')"] * 3)
     setup = {"gridpact": f"here = gridpact.device({device!r}); here.__enter__()", "triton": ""}
     wait = {"gridpact": "gridpact.synchronize()", "triton": ""}
     modules = ["gridpact"]
     if device.startswith("cuda"):
         tensors = ", ".join(["torch.ones(1024, device='cuda')"] * 3)
-        warm = "import torch; torch.ones(1, device='cuda')"
+        warm = f"import torch; torch.cuda.set_device({device!r}); torch.ones(1, device='cuda')"
         setup = {"gridpact": f"{setup['gridpact']}; {warm}", "triton": warm}
         wait["triton"] = "torch.cuda.synchronize()"
         modules.append("triton")

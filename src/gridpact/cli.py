@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -347,6 +348,15 @@ def bench(
         for folder in folders:
             if not interpreter(str(folder)).is_file():
                 raise ValueError(f"--beside: no Python at {interpreter(str(folder))}. Name a virtual environment.")
+        if cold and device == "null":
+            raise ValueError("--cold: a first launch loads its kernel, which takes a device that runs some.")
+        for option, path in (("--json", json), ("--plot", plot)):  # now, and not when all is measured
+            if path is not None and (path.is_dir() or not path.parent.is_dir()):
+                raise ValueError(f"{option}: expected a file in a folder that exists, got '{path}'.")
+        if plot is not None and plot.suffix != ".png":
+            raise ValueError(f"--plot: expected the name of a PNG, got '{plot}'.")
+        if plot is not None and find_spec("matplotlib") is None:
+            raise ValueError("--plot: matplotlib is not installed. Run: pip install 'gridpact[report]'.")
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             task = progress.add_task("rounds", total=rounds)
             result = benching.measure(
@@ -360,7 +370,7 @@ def bench(
                 )
             if cold:
                 progress.update(task, description="cold starts")
-                result.cold = benching.cold_start("cuda:0" if device == "null" else device)
+                result.cold = benching.cold_start(device)
     except (LaunchError, ValueError) as error:
         console.print(f"[red]{escape(str(error))}[/]", highlight=False, soft_wrap=True)
         raise typer.Exit(2) from error
