@@ -61,6 +61,33 @@ def test_parameters_are_packed_as_the_binary_declares_them(run):
     assert told == f"{[8, 8, 4, 2, 1, 1] + [8] * hidden} {tuple(scalars)}"
 
 
+def test_a_binary_that_two_devices_share_is_launched_and_told_of_by_each(run):
+    """It is compiled once for a target, and names the device that it was made for."""
+    told = run(
+        """
+        from gridpact.backends import cuda
+        first, second = cuda.open_device("cuda:0"), cuda.CudaDevice("cuda:1", 0)
+        cuda._opened = {"cuda:0": first, "cuda:1": second}.__getitem__
+        asked = []
+        second.check_fits = lambda desc, subject: asked.append((desc.x, desc.y, desc.z))
+
+        def told(metadata):
+            print(metadata["device"])
+
+        with gridpact.hooks.observe(told):
+            launch(launch_cooperative_grid=True)
+            with gridpact.device("cuda:1"):
+                for programs in (1, 2):
+                    launch((programs,), launch_cooperative_grid=True)
+                try:
+                    launch((10**6,), launch_cooperative_grid=True)
+                except gridpact.BackendError:
+                    print(asked[-1])
+        """
+    )
+    assert told == ["cuda:0", "cuda:1", "cuda:1", "cuda:1", "(1000000, 1, 1)"]
+
+
 def test_a_plan_that_does_not_match_the_binary_is_refused_at_load(run):
     """Two hidden pointers where the binary takes one would be silent corruption."""
     told = run(

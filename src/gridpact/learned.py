@@ -165,9 +165,9 @@ def _info(compiled: CompiledKernel, call: path.Call, programs: Grid, stream: Str
         "let_go": calls.let_go,
         "flights": calls.flights,
         "raise": calls.failed,
-        "check": partial(_check, compiled),
-        "fits": partial(_check_fits, compiled, kernel),
-        "watched": partial(_watched, compiled, kernel),
+        "check": partial(_check, device),
+        "fits": partial(_check_fits, device, compiled, kernel),
+        "watched": partial(_watched, device, compiled, kernel),
         "reads": list(_reads(call)),
         "slots": calls.table,
         "driver": calls.context,
@@ -190,21 +190,25 @@ def _info(compiled: CompiledKernel, call: path.Call, programs: Grid, stream: Str
 _BARE: Final = Pointer("", 0, "", False, None)
 
 
-def _check(compiled: CompiledKernel, grid: object) -> Grid:
+def _check(device: Device, grid: object) -> Grid:
     """Judge a grid that the native path does not know."""
-    return canonical_grid(lambda meta: grid, dict, compiled.device.limits)
+    return canonical_grid(lambda meta: grid, dict, device.limits)
 
 
-def _check_fits(compiled: CompiledKernel, kernel: Any, *programs: int) -> None:
-    """Judge whether one launch may have so many programs, once the native path has accepted its stream."""
+def _check_fits(device: Device, compiled: CompiledKernel, kernel: Any, *programs: int) -> None:
+    """Judge whether one launch may have so many programs, once the native path has accepted its stream.
+
+    The device is the launch's own: one binary serves all devices of a target, and names that which it was made for.
+    """
     x, y, z = programs
     compiled.check_launch((x, y, z))
     if 0 not in programs:
         desc = path.describe(compiled.metadata, (x, y, z), StreamRef(0), kernel, (), (), False)
-        compiled.device.check_fits(desc, repr(compiled.fn.__name__))
+        device.check_fits(desc, repr(compiled.fn.__name__))
 
 
 def _watched(
+    device: Device,
     compiled: CompiledKernel,
     function: object,
     programs: Grid,
@@ -222,7 +226,7 @@ def _watched(
     def bound() -> dict[str, object]:
         return dict(zip(kernel.signature.names, values, strict=True))
 
-    told = path.observed(kernel, compiled.device, bound, programs, compiled.metadata, function, stream, compiled.hash)
+    told = path.observed(kernel, device, bound, programs, compiled.metadata, function, stream, compiled.hash)
     hooks.launched_under(observers, told, driver_call)
 
 
@@ -244,11 +248,9 @@ def _check_kind(pointer: Pointer, device: Device) -> None:
     how = read_by(kind)
     if how == "numpy" and kind is np.ndarray:
         reader = native.path.register_reader(kind, _NUMPY, None, ())
-    elif how == "tensor" and (kind.__module__, kind.__qualname__) in _OF_TORCH and hasattr(kind, _EXCHANGE_API):
+    elif how == "tensor":
         if _register_torch(kind) >= 0:
             return
-        reader = _register_duck(kind, pointer)
-    elif how == "tensor":
         reader = _register_duck(kind, pointer)
     else:
         raise _NotRemembered
@@ -263,7 +265,12 @@ _OF_TORCH: Final = {("torch", "Tensor"), ("torch.nn.parameter", "Parameter")}
 
 @cache
 def _register_torch(kind: Any) -> int:
-    """Let the native path read torch's own types through their exchange API, which shows lazy views as stored."""
+    """Let the native path read torch's own types through their exchange API, which shows lazy views as stored.
+
+    -1 for other types, and where the path does not know the version of that API.
+    """
+    if (kind.__module__, kind.__qualname__) not in _OF_TORCH or not hasattr(kind, _EXCHANGE_API):
+        return -1
     reader = int(native.path.register_reader(kind, _EXCHANGE, getattr(kind, _EXCHANGE_API), (kind.is_neg,)))
     mark = negative_mark(sys.modules["torch"]) if reader >= 0 else None
     if mark is not None:
@@ -292,8 +299,9 @@ def _streams(pointers: list[Pointer], device: Device) -> dict[str, Any]:
         raise _NotRemembered
     ordinal: int = device.ordinal  # type: ignore[attr-defined]
     kind: Any = type(told[0].tensor)
-    if (kind.__module__, kind.__qualname__) in _OF_TORCH and hasattr(kind, _EXCHANGE_API):
-        return {"stream_reader": (_register_torch(kind), ordinal), "stream_call": None}
+    reader = _register_torch(kind)
+    if reader >= 0:
+        return {"stream_reader": (reader, ordinal), "stream_call": None}
     return {"stream_reader": (-1, -1), "stream_call": lambda: TorchCurrent("cuda", ordinal).handle()[0]}
 
 
