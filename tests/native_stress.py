@@ -5,6 +5,7 @@ as it is.
 Words on the command line choose parts by name.
 """
 
+import contextlib
 import contextvars
 import ctypes
 import gc
@@ -827,6 +828,24 @@ def drivers_that_fail():
         assert refused(lambda new=new: new[(1,)](*ARGS))
     new = launches_through(lambda context, launch: 0, hold=lambda *args: 1 / 0, is_held=1, flags=0)
     assert refused(lambda: new[(1,)](*ARGS))
+
+    def shut_meanwhile(context, launch):
+        PATH.turn("shut", True)
+        return 0
+
+    def shut_out(*args):
+        raise SystemExit
+
+    new = launches_through(shut_meanwhile, hold=shut_out, is_held=1, flags=0)
+    PATH.turn("shut", False)
+    array = ARGS[0].copy()
+    alive = weakref.ref(array)
+    with contextlib.suppress(SystemExit):
+        new[(1,)](array, *ARGS[1:])
+    PATH.turn("shut", False)
+    del array
+    gc.collect()
+    assert alive() is not None  # its kernel runs while the process ends
     new = launches_through(lambda context, launch: 0, flights={1: 2}, let_go=lambda: 1 / 0)
     assert refused(lambda: new[(1,)](*ARGS))
     for given in (None, (), (1, 2), (1, 2, None), ("x", 2, 3), 1 / 3):

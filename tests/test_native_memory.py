@@ -170,7 +170,15 @@ QUICK = [
         "wrong_words",
         "forks",
     ),
-    *("wrong_entries", "interrupts", "collections", "deep", "grids_that_do_something", "endless_launches"),
+    *(
+        "wrong_entries",
+        "drivers_that_fail",
+        "interrupts",
+        "collections",
+        "deep",
+        "grids_that_do_something",
+        "endless_launches",
+    ),
 ]
 
 

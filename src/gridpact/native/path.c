@@ -21,7 +21,7 @@
 #define GRIDPACT_SOURCE "unknown"
 #endif
 
-enum { MOST_SITES = 16, MOST_ENTRIES = 64 };  // call shapes of a kernel, and entries of each: older ones are replaced
+enum { MOST_SITES = 16, MOST_ENTRIES = 64 };  // call shapes of a kernel, further ones take the definition; entries of each, older ones are replaced
 enum { CURRENT_DEVICE, GIVEN_STREAM, DEBUG, EXTRA };  // words after the slots'
 
 // ------------------------------------------------------------------------------------- what the whole process shares
@@ -523,7 +523,8 @@ static int drive(Entry *e, const Site *site, PyObject *const *values, gridpact_l
       return failed;
     }
     answer = keep ? PyObject_CallFunction(e->hold, "KiO", l->stream, (int)l->is_captured, keep) : NULL;
-    Py_XDECREF(keep);
+    // At exit the gate may have shut behind the driver call, and lets nobody hold: the kernel runs, so that it stays for good.
+    if (answer || !is_shut) Py_XDECREF(keep);
     e->is_captured |= (int)l->is_captured;
   } else if (PyDict_GET_SIZE(e->flights)) {
     answer = PyObject_CallNoArgs(e->let_go);
@@ -547,6 +548,14 @@ static PyObject *pending_call(PyObject *self, PyObject *args, PyObject *kwargs) 
     return NULL;
   }
   p->entry = NULL;  // once
+  if (is_shut) {  // since the call began: ends a thread without a word, as the gate does
+    PyErr_SetNone(PyExc_SystemExit);
+    return NULL;
+  }
+  if (is_forked) {
+    PyErr_SetString(PyExc_RuntimeError, "this process was forked while the launch was made, and its driver is the parent's");
+    return NULL;
+  }
   return drive(e, p->site, p->values, p->launch, p->owner) ? NULL : Py_NewRef(Py_None);
 }
 
@@ -654,9 +663,9 @@ static PyObject *by_definition(Kernel *k, PyObject *grid, PyObject *const *value
   return result;
 }
 
-// Whether the native path may be taken at all.
+// Whether the native path may be taken at all: what is no list of hooks may yet give some.
 static int is_open(Kernel *k) {
-  return definition && !(is_off | is_forked | is_shut) && (!k->pre_run_hooks || !PyList_Check(k->pre_run_hooks) || !PyList_GET_SIZE(k->pre_run_hooks));
+  return definition && !(is_off | is_forked | is_shut) && k->pre_run_hooks && PyList_Check(k->pre_run_hooks) && !PyList_GET_SIZE(k->pre_run_hooks);
 }
 
 static int still_stands(const Entry *e) {
