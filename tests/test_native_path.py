@@ -5,6 +5,7 @@ and what reached the driver, what observers saw, what came back and what memory 
 """
 
 import contextlib
+import ctypes
 import enum
 import gc
 import hashlib
@@ -31,7 +32,9 @@ from hypothesis import strategies as st
 import gridpact
 from gridpact import launch as definition
 from gridpact import learned, native
+from gridpact.arguments import Pointer
 from gridpact.conformance.subjects.gridpact_device import recording
+from gridpact.stream import TorchCurrent
 
 tl = pytest.importorskip("triton.language") if __name__ != "__main__" else __import__("triton").language
 
@@ -1308,6 +1311,51 @@ def test_the_current_device_and_the_debug_switch_are_looked_at(sycl, out, launch
     kernel.debug = None
     assert kernel[1](out, 3) is first
     assert len(launches) == 6
+
+
+@pytest.mark.parametrize(("what", "error"), [("shut", SystemExit), ("forked", RuntimeError)])
+def test_a_launch_is_not_made_after_all_if_its_hook_saw_the_process_end_or_fork(out, launches, what, error):
+    kernel = gridpact.jit(stored)
+    kernel[1](out, 3)
+    left = []
+    try:
+        with (
+            gridpact.hooks.observe(lambda metadata: native.turn(what, True), left.append),
+            pytest.raises(error),
+        ):
+            kernel[1](out, 5)
+    finally:
+        native.turn(what, False)
+    assert (len(launches), len(left), out[0]) == (1, 1, 3)
+
+
+def test_pre_run_hooks_of_any_kind_are_called(out, launches):
+    kernel, seen = gridpact.jit(stored), []
+    kernel[1](out, 3)
+    kernel.pre_run_hooks = (lambda out, value: seen.append(value),)
+    kernel[1](out, 5)
+    assert seen == [5]
+
+
+def test_a_list_counts_as_it_was_when_a_launch_was_prepared(out, launches):
+    grid = [1, 2]
+    _, prepared = storing(3, out, grid=grid)
+    grid[0] = 5
+    prepared(out, 3)
+    prepared[grid](out, 3)
+    assert [record["grid"] for record in launches] == [(1, 2, 1), (5, 2, 1)]
+
+
+def test_a_stream_of_torch_is_asked_for_where_its_exchange_api_is_of_another_version():
+    table = (ctypes.c_uint64 * 16)(2)  # a major version that the path does not know
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    capsule = new(ctypes.addressof(table), b"dlpack_exchange_api", None)
+    kind = type("Tensor", (), {"__module__": "torch", "__dlpack_c_exchange_api__": capsule, "is_neg": bool})
+    pointer = Pointer("fp32", 64, "cuda:0", False, kind(), TorchCurrent("cuda", 0))
+    told = learned._streams([pointer], types.SimpleNamespace(ordinal=0))
+    assert told["stream_reader"] == (-1, -1)
+    assert callable(told["stream_call"])
 
 
 def test_a_launch_inside_a_hook_and_inside_a_grid_is_made(out, launches):

@@ -237,7 +237,7 @@ class Kernel(native.Launchable):  # type: ignore[misc]  # either of two classes
             As for a launch. What is given by name stays as it is, and is kept alive; what is given by position is given
             again to each launch.
         grid
-            As for a launch. A callable one is asked at each launch.
+            As for a launch. A callable one is asked at each launch; a list counts as it is now.
         on_change
             What becomes of a launch whose arguments need another binary (type, alignment, equal to 1, width of an
             integer, constant, device), or whose captured values have changed: refuse it, or find or compile that one.
@@ -262,6 +262,8 @@ class Kernel(native.Launchable):  # type: ignore[misc]  # either of two classes
         compiled.check_launch(programs)
         learned.prepare(args, kwargs, compiled, call, programs, stream)
         missed = partial(_missed, dict(kwargs), on_change == "refuse")
+        if isinstance(grid, list) and not callable(grid):
+            grid = programs  # a list may change, and is then another grid
         fixed = None if callable(grid) else programs
         names, values = tuple(kwargs) or None, tuple(kwargs.values())
         return native.prepared(
