@@ -1182,6 +1182,23 @@ def test_hooks_that_come_later_see_prepared_launches(out, launches):
     assert len(launches) == 4
 
 
+def test_hooks_are_told_of_the_kernel_of_the_context_that_it_is_launched_in(sycl, out, launches):
+    dpctl = pytest.importorskip("dpctl")
+    device = dpctl.SyclDevice("opencl:cpu")
+    queue = dpctl.SyclQueue(dpctl.SyclContext([device]), device, property="in_order")
+    stream = gridpact.Stream.from_handle(queue.addressof_ref(), sycl, queue)
+    kernel, told = gridpact.jit(stored), []
+    for _ in range(2):
+        kernel[1](out, 3)
+        kernel[1](out, 5, stream=stream)
+    with gridpact.hooks.observe(lambda metadata: told.append(metadata["function"].handle)):
+        kernel[1](out, 3)
+        kernel[1](out, 5, stream=stream)
+    gridpact.synchronize(stream)
+    assert told == [record["kernel"] for record in launches[4:]]
+    assert told[0] != told[1]
+
+
 def test_prepared_launches_go_to_the_current_stream(sycl, out, launches):
     _, prepared = storing(3, out)
     streams = [gridpact.Stream(sycl), gridpact.Stream(sycl)]

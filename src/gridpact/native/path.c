@@ -637,13 +637,15 @@ static PyObject *launched(Kernel *k, Entry *e, const Site *site, PyObject *const
     }
   }
   if (programs[0] && programs[1] && programs[2]) {  // else there is nothing to run (GRID-9)
-    if (is_shut | is_forked) {  // since the call began
+    const int watched = is_watched(k);
+    // Since the call began, or a kernel of another context: the entry has no other than its own to tell observers of.
+    if (is_shut | is_forked || (watched && l.kernel != e->launch.kernel)) {
       Py_XDECREF(owner);
       Py_RETURN_NONE;
     }
     l.bits = call->bits;
     for (uint32_t i = 0; i < l.hidden; ++i) l.bits[l.count + i] = 0;
-    failed = (is_watched(k) ? drive_watched : drive)(e, site, values, &l, owner);
+    failed = (watched ? drive_watched : drive)(e, site, values, &l, owner);
   }
   Py_XDECREF(owner);
   return failed ? NULL : Py_NewRef(e->compiled);
