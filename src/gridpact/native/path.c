@@ -485,31 +485,11 @@ typedef struct {
   unsigned long thread;  // that launches: another one would go on with what is gone once this one returns
 } Pending;
 
-// Calls the driver, and keeps alive what has to be. -1 with an exception.
-static int drive(Entry *e, const Site *site, PyObject *const *values, gridpact_launch *l, PyObject *owner) {
-  if (tap) {
-    PyObject *asked = Py_NewRef(tap);  // which may take itself away
-    PyObject *told = handles(e, l), *answer = told ? PyObject_CallOneArg(asked, told) : NULL;
-    Py_DECREF(asked);
-    Py_XDECREF(told);
-    Py_XDECREF(answer);
-    if (!answer) return -1;
-  }
-  ++inside;
-  int code;
-  Py_BEGIN_ALLOW_THREADS
-  code = e->driver.launch(e->driver.context, l);
-  Py_END_ALLOW_THREADS
-  --inside;
+// Keeps alive what a launch that was made uses. -1 with an exception.
+static int keep_alive(Entry *e, const Site *site, PyObject *const *values, const gridpact_launch *l, PyObject *owner) {
   PyObject *answer;
-  if (code) {
-    answer = PyObject_CallFunction(e->raise, "i", code);
-    if (answer) PyErr_SetString(PyExc_SystemError, "the driver failed and its error is not known");
-    Py_XDECREF(answer);
-    return -1;
-  }
   const int is_kept = l->is_captured ? !e->is_captured : !(l->flags & GRIDPACT_WAIT) && (e->is_held || owner);
-  if (l->event || is_kept) {  // alive until the kernel is complete, or for good where a graph has it
+  if (l->event || is_kept) {  // until the kernel is complete, or for good where a graph has it
     PyObject *keep = PyTuple_New(site->parameter_count + 2);
     for (int i = 0; keep && i < site->parameter_count; ++i)
       PyTuple_SET_ITEM(keep, i, Py_NewRef(value_of(&site->slots[i], values)));
@@ -533,6 +513,32 @@ static int drive(Entry *e, const Site *site, PyObject *const *values, gridpact_l
   }
   Py_XDECREF(answer);
   return answer ? 0 : -1;
+}
+
+// Calls the driver, and keeps alive what has to be. -1 with an exception.
+static int drive(Entry *e, const Site *site, PyObject *const *values, gridpact_launch *l, PyObject *owner) {
+  if (tap) {
+    PyObject *asked = Py_NewRef(tap);  // which may take itself away
+    PyObject *told = handles(e, l), *answer = told ? PyObject_CallOneArg(asked, told) : NULL;
+    Py_DECREF(asked);
+    Py_XDECREF(told);
+    Py_XDECREF(answer);
+    if (!answer) return -1;
+  }
+  ++inside;  // until it is known what has to be waited for: the process does not end before
+  int code, failed = -1;
+  Py_BEGIN_ALLOW_THREADS
+  code = e->driver.launch(e->driver.context, l);
+  Py_END_ALLOW_THREADS
+  if (code) {
+    PyObject *answer = PyObject_CallFunction(e->raise, "i", code);
+    if (answer) PyErr_SetString(PyExc_SystemError, "the driver failed and its error is not known");
+    Py_XDECREF(answer);
+  } else {
+    failed = keep_alive(e, site, values, l, owner);
+  }
+  if (inside) --inside;  // a child that is forked meanwhile begins at 0
+  return failed;
 }
 
 static PyObject *pending_call(PyObject *self, PyObject *args, PyObject *kwargs) {
