@@ -839,7 +839,7 @@ def _native_short_z(subject: Any) -> None:
 # ------------------------------------------------------------------------------------- in what the native path goes by
 
 
-@_saboteur(_SYCL, "SPEC-1", is_of_path=True)
+@_saboteur(_CUDA, "SPEC-1", is_of_path=True)
 def _path_forgets_alignment(subject: Any) -> None:
     """Launches unaligned tensors and odd counts with the binary of aligned ones, on the native path."""
     from gridpact import learned
@@ -850,7 +850,7 @@ def _path_forgets_alignment(subject: Any) -> None:
     _wrap(learned, "_slots", slots)
 
 
-@_saboteur(_SYCL, "KEY-1", is_of_path=True)
+@_saboteur(_CUDA, "KEY-1", is_of_path=True)
 def _path_keeps_state(subject: Any) -> None:
     """Never looks at captured values again, on the native path."""
     from gridpact import learned
