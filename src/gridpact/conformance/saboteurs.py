@@ -858,17 +858,21 @@ def _path_keeps_state(subject: Any) -> None:
     _wrap(learned, "_reads", lambda original, call: [])
 
 
-@_saboteur(_CUDA, "STREAM-1", "HOOK-1", is_of_path=True)
+@_saboteur(_CUDA, "STREAM-1", is_of_path=True)
 def _path_keeps_its_stream(subject: Any) -> None:
     """Launches on the stream that the first launch of its like was given, on the native path."""
     from gridpact import learned
 
-    first: dict[Any, Any] = {}
+    def info(original: Callable[..., Any], *args: Any) -> Any:
+        made, first = original(*args), []
 
-    def given(original: Callable[..., Any], device: Any, compiled: Any, *args: Any) -> Any:
-        return first.setdefault(compiled, original(device, compiled, *args))
+        def given(stream: object) -> Any:
+            first.append(made["given"](stream))
+            return first[0]
 
-    _wrap(learned, "_given", given)
+        return {**made, "owners": Saboteur, "given": given}  # no stream is owned by one: each is asked for
+
+    _wrap(learned, "_info", info)
 
 
 @_saboteur(_CUDA, "GRID-7", "META-4", is_of_path=True)
