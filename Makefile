@@ -40,7 +40,7 @@ verify-gpu:
 	$(GPU_PYTHON) -m pytest -m gpu --require-device=cuda:0
 
 test: setup
-	$(BIN)/python -m pytest -n auto -m "not slow and not gpu" $(if $(HAS_SYCL),--require-device=sycl:cpu)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow and not gpu" $(if $(HAS_SYCL),--require-device=sycl:cpu)
 
 # The native path of a launch under AddressSanitizer and UndefinedBehaviorSanitizer, about a minute and a half. Needs gcc.
 sanitize: setup
