@@ -260,7 +260,8 @@ class Kernel(native.Launchable):  # type: ignore[misc]  # either of two classes
         check = partial(call.device.check_may_load, path.stream_of(call, stream), repr(self.__name__))
         compiled = path.compiled_for(call, check)
         compiled.check_launch(programs)
-        learned.prepare(args, kwargs, compiled, call, programs, stream)
+        call.device.load(compiled.binary, call.arguments.leaves, stream or path.stream_of(call, stream))
+        learned.remember(args, kwargs, compiled, call, programs, stream)
         missed = partial(_missed, dict(kwargs), on_change == "refuse")
         if isinstance(grid, list) and not callable(grid):
             grid = programs  # a list may change, and is then another grid
@@ -299,7 +300,7 @@ def _missed(
         raise ContractTypeError(f"prepared launch of {kernel.__name__!r}", rule, names[0], remedy, "ARG-1")
     if refuses:
         call = path.bind(kernel, args, options)
-        changed = path.key_of(call).difference(prepared.compiled.key)
+        changed = path.key_of(call, kernel.source(call.device)).difference(prepared.compiled.key)
         if changed:
             rule = "this launch was prepared for another type, class, constant or state"
             got = call.bound.get(changed[0].removeprefix("argument "), changed[0])

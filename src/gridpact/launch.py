@@ -21,6 +21,7 @@ from gridpact.stream import current_stream
 
 if TYPE_CHECKING:
     from gridpact.jit import CompiledKernel, Kernel
+    from gridpact.state import Source
 
 __all__ = [
     "Call",
@@ -188,8 +189,8 @@ def compiled_for(call: Call, check: Callable[[], None] = lambda: None) -> Compil
             capability="descriptors",
         )
     with kernel.lock:
-        key = key_of(call)
         source = kernel.source(call.device)
+        key = key_of(call, source)
         compiled = kernel.compiled.get(key)
         if compiled is None:
             check()
@@ -198,9 +199,8 @@ def compiled_for(call: Call, check: Callable[[], None] = lambda: None) -> Compil
     return compiled
 
 
-def key_of(call: Call) -> Key:
-    """Give the identity of the binary that a launch needs (KEY-1)."""
-    source = call.kernel.source(call.device)
+def key_of(call: Call, source: Source) -> Key:
+    """Give the identity of the binary that a launch of this source needs (KEY-1)."""
     return Key((("source", typed(source.digest)), *call.arguments.facts, *call.device.identity(call.options)))
 
 

@@ -29,7 +29,7 @@ from gridpact.stream import Stream, TorchCurrent
 if TYPE_CHECKING:
     from gridpact.jit import CompiledKernel, Kernel
 
-__all__ = ["finish", "missed", "prepare"]
+__all__ = ["finish", "missed", "remember"]
 
 # As in native/values.h.
 _ARGUMENT, _CONSTANT, _OPTION, _STREAM = range(4)
@@ -52,20 +52,6 @@ def missed(kernel: Kernel, grid: object, args: tuple[object, ...], kwargs: Mappi
     return path.launch(kernel, grid, args, kwargs, partial(finish, args, kwargs))
 
 
-def prepare(
-    args: tuple[object, ...],
-    kwargs: Mapping[str, object],
-    compiled: CompiledKernel,
-    call: path.Call,
-    programs: Grid,
-    stream: StreamRef | None,
-) -> None:
-    """Load the binary of a launch that is decided, and let the native path know it."""
-    call.device.load(compiled.binary, call.arguments.leaves, stream or path.stream_of(call, stream))
-    if native.path is not None:
-        _remember(args, kwargs, compiled, call, programs, stream)
-
-
 def finish(
     args: tuple[object, ...],
     kwargs: Mapping[str, object],
@@ -75,15 +61,14 @@ def finish(
     stream: StreamRef | None,
 ) -> Any:
     """Make a launch that is decided: natively, and remembered for its like, else by the definition."""
-    if native.path is not None and not call.kernel.pre_run_hooks:
-        is_known = _remember(args, kwargs, compiled, call, programs, stream)
-        launched = native.path.again(call.kernel, programs, args, kwargs) if is_known else None
+    if not call.kernel.pre_run_hooks and remember(args, kwargs, compiled, call, programs, stream):
+        launched = native.path.again(call.kernel, programs, args, kwargs)
         if launched is not None:
             return launched
     return path.run(compiled, call, programs, stream)
 
 
-def _remember(
+def remember(
     args: tuple[object, ...],
     kwargs: Mapping[str, object],
     compiled: CompiledKernel,
@@ -91,7 +76,9 @@ def _remember(
     programs: Grid,
     stream: StreamRef | None,
 ) -> bool:
-    """Enter a launch; whether the native path now knows it, and reads its arguments as the definition did."""
+    """Enter a launch that is decided; whether the native path knows it now, and reads it as the definition did."""
+    if native.path is None:
+        return False
     try:
         slots = list(_slots(call, len(args), list(kwargs)))
         if not all(_is_fixed(kwargs[name]) for *_, role, _, _, _, name in slots if role == _OPTION):
@@ -142,9 +129,8 @@ def _info(compiled: CompiledKernel, call: path.Call, programs: Grid, stream: Str
     is_waited_for = path.waits_for(call, stream)
     usual = stream or path.stream_of(call, stream)
     device.load(compiled.binary, leaves, usual)
-    kernel = device.load(
-        compiled.binary, leaves, device.default_stream()
-    )  # for its context, which a given one may lack
+    # For the default stream's context: a stream that is given may have one of its own, and its kernel is loaded by itself.
+    kernel = device.load(compiled.binary, leaves, device.default_stream())
     desc = path.describe(metadata, programs, usual, kernel, leaves, (compiled,), is_waited_for)
     device.check_fits(desc, repr(call.kernel.__name__))
     calls = device.native_calls(desc)

@@ -142,7 +142,6 @@ typedef struct {  // a shape of calls: how many values by position, and which by
   PyObject *names;  // tuple, or NULL
   int slot_count, parameter_count;
   Slot *slots;  // parameters in the signature's order, then options
-  int stream_slot;  // or -1
   int entry_count, last;  // the entry that matched last
   Entry *entries[MOST_ENTRIES];
 } Site;
@@ -250,6 +249,21 @@ static void call_end(Call *call) {
 
 static PyObject *value_of(const Slot *slot, PyObject *const *values) {
   return slot->source < 0 ? slot->fixed : values[slot->source];
+}
+
+// A tuple of the values of all parameters, with room for some more. NULL with an exception.
+static PyObject *passed_of(const Site *site, PyObject *const *values, int more) {
+  PyObject *passed = PyTuple_New(site->parameter_count + more);
+  for (int i = 0; passed && i < site->parameter_count; ++i)
+    PyTuple_SET_ITEM(passed, i, Py_NewRef(value_of(&site->slots[i], values)));
+  return passed;
+}
+
+// A tuple of so many values. NULL with an exception.
+static PyObject *tuple_of(PyObject *const *values, Py_ssize_t count) {
+  PyObject *made = PyTuple_New(count);
+  for (Py_ssize_t i = 0; made && i < count; ++i) PyTuple_SET_ITEM(made, i, Py_NewRef(values[i]));
+  return made;
 }
 
 // Reads a call: false where the path does not know a value. No exception is set.
@@ -490,9 +504,7 @@ static int keep_alive(Entry *e, const Site *site, PyObject *const *values, const
   PyObject *answer;
   const int is_kept = l->is_captured ? !e->is_captured : !(l->flags & GRIDPACT_WAIT) && (e->is_held || owner);
   if (l->event || is_kept) {  // until the kernel is complete, or for good where a graph has it
-    PyObject *keep = PyTuple_New(site->parameter_count + 2);
-    for (int i = 0; keep && i < site->parameter_count; ++i)
-      PyTuple_SET_ITEM(keep, i, Py_NewRef(value_of(&site->slots[i], values)));
+    PyObject *keep = passed_of(site, values, 2);
     if (keep) {
       PyTuple_SET_ITEM(keep, site->parameter_count, Py_NewRef(owner ? owner : Py_None));
       PyTuple_SET_ITEM(keep, site->parameter_count + 1, Py_NewRef(e->compiled));
@@ -582,9 +594,7 @@ static int drive_watched(Entry *e, const Site *site, PyObject *const *values, gr
   if (!p) return -1;
   p->entry = e, p->site = site, p->values = values, p->launch = l, p->owner = owner;
   p->thread = PyThread_get_thread_ident();
-  PyObject *passed = PyTuple_New(site->parameter_count), *answer = NULL;
-  for (int i = 0; passed && i < site->parameter_count; ++i)
-    PyTuple_SET_ITEM(passed, i, Py_NewRef(value_of(&site->slots[i], values)));
+  PyObject *passed = passed_of(site, values, 0), *answer = NULL;
   if (passed)
     answer = PyObject_CallFunction(e->watched, "(KKK)KOO", l->programs[0], l->programs[1], l->programs[2], l->stream, passed,
                                    (PyObject *)p);
@@ -659,8 +669,7 @@ static PyObject *launched(Kernel *k, Entry *e, const Site *site, PyObject *const
 
 // The definition, which may remember the launch.
 static PyObject *by_definition(Kernel *k, PyObject *grid, PyObject *const *values, Py_ssize_t positional, PyObject *names) {
-  PyObject *args = PyTuple_New(positional), *kwargs = PyDict_New(), *result = NULL;
-  for (Py_ssize_t i = 0; args && i < positional; ++i) PyTuple_SET_ITEM(args, i, Py_NewRef(values[i]));
+  PyObject *args = tuple_of(values, positional), *kwargs = PyDict_New(), *result = NULL;
   for (Py_ssize_t i = 0; kwargs && names && i < PyTuple_GET_SIZE(names); ++i)
     if (PyDict_SetItem(kwargs, PyTuple_GET_ITEM(names, i), values[positional + i])) Py_CLEAR(kwargs);
   PyObject *asked = Py_XNewRef(definition);
@@ -882,8 +891,7 @@ static PyObject *prepared_launch(Prepared *p, PyObject *grid, PyObject *const *v
     Py_DECREF(result);
     result = NULL;
   }
-  PyObject *args = PyTuple_New(positional);
-  for (Py_ssize_t i = 0; args && i < positional; ++i) PyTuple_SET_ITEM(args, i, Py_NewRef(values[i]));
+  PyObject *args = tuple_of(values, positional);
   if (args) result = PyObject_CallFunctionObjArgs(p->missed, (PyObject *)p, grid, args, names ? names : Py_None, NULL);
   Py_XDECREF(args);
 done:
@@ -1034,7 +1042,6 @@ static Site *site_new(Kernel *k, Py_ssize_t positional, PyObject *names, PyObjec
   site->slots = PyMem_Calloc((size_t)count + 1, sizeof *site->slots);
   site->positional = positional;
   site->names = Py_XNewRef(names);
-  site->stream_slot = -1;
   const Py_ssize_t given = positional + (names ? PyTuple_GET_SIZE(names) : 0);
   for (Py_ssize_t i = 0; site->slots && i < count; ++i) {
     Slot *slot = &site->slots[i];
@@ -1050,7 +1057,6 @@ static Site *site_new(Kernel *k, Py_ssize_t positional, PyObject *names, PyObjec
     slot->role = (uint8_t)role, slot->declared = (uint8_t)declared, slot->flags = (uint8_t)flags;
     slot->fixed = Py_NewRef(fixed), slot->name = Py_NewRef(name);
     if (is_parameter) ++site->parameter_count;
-    if (role == STREAM) site->stream_slot = (int)i;
     ++site->slot_count;
   }
   if (site->slot_count != count) {
