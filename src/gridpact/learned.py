@@ -129,7 +129,7 @@ def _info(compiled: CompiledKernel, call: path.Call, programs: Grid, stream: Str
     is_waited_for = path.waits_for(call, stream)
     usual = stream or path.stream_of(call, stream)
     device.load(compiled.binary, leaves, usual)
-    # For the default stream's context: a stream that is given may have one of its own, and its kernel is loaded by itself.
+    # For the default stream's context: a given stream may have another, for which `_given` loads its own.
     kernel = device.load(compiled.binary, leaves, device.default_stream())
     desc = path.describe(metadata, programs, usual, kernel, leaves, (compiled,), is_waited_for)
     device.check_fits(desc, repr(call.kernel.__name__))
