@@ -27,7 +27,7 @@ from gridpact.errors import (
     UnsupportedError,
 )
 from gridpact.identity import Typed, typed
-from gridpact.state import jitted_function, source_of
+from gridpact.state import is_constexpr, jitted_function, source_of
 from gridpact.stream import Exported, TorchCurrent
 
 __all__ = [
@@ -608,7 +608,7 @@ def _has_identity(value: object) -> bool:
 
 def _constant(into: Classified, subject: str, path: Path, value: Any) -> tuple[TypeTree, Typed]:
     function = jitted_function(value)
-    if type(value).__module__.startswith("triton.language") and type(value).__name__ == "constexpr":
+    if is_constexpr(value):
         value = value.value
     if function is not None:
         value = source_of(function, bool(getattr(value, "noinline", False)))

@@ -153,8 +153,6 @@ def _ours(device: str, tensor: Callable[[], Any], counts: Sequence[str]) -> Iter
             kernel[(1,)](*a.values)
             prepared = kernel.prepare(*a.values, grid=(1,))
         if native.path is not None:
-            with gridpact.device(device):
-                native.path.bare(kernel, (1,), a.values, {}, 1)  # that it can be asked
             yield _Contender(DRIVER, count, partial(_bare, kernel, a.values))
         yield _Contender(OURS, count, _loop(f"kernel[grid]({a.text})", **scope))
         yield _Contender(PREPARED, count, _loop(f"prepared({a.text})", prepared=prepared, **a.named))
@@ -162,8 +160,7 @@ def _ours(device: str, tensor: Callable[[], Any], counts: Sequence[str]) -> Iter
             given = {**scope, "grid": lambda meta: (1,)}
             yield _Contender("gridpact kernel[callable]", count, _loop(f"kernel[grid]({a.text})", **given))
             yield _Contender("gridpact, watched by a hook", count, _watched(_loop(f"kernel[grid]({a.text})", **scope)))
-            values = f"({a.text},)" if a.text else "()"
-            by_definition = _loop(f"launch(kernel, grid, {values}, dict())", launch=definition.launch, **scope)
+            by_definition = _loop(f"launch(kernel, grid, ({a.text},), dict())", launch=definition.launch, **scope)
             yield _Contender("gridpact, Python path", count, by_definition)
 
 

@@ -23,7 +23,7 @@ from gridpact.arguments import Leaf, Pointer, read_by
 from gridpact.backends.protocol import Device, StreamRef
 from gridpact.grid import Grid, canonical_grid
 from gridpact.native.marks import negative_mark
-from gridpact.state import ABSENT, Captured, Source, jitted_function
+from gridpact.state import ABSENT, Captured, Source, is_constexpr, jitted_function
 from gridpact.stream import Stream, TorchCurrent
 
 if TYPE_CHECKING:
@@ -311,7 +311,7 @@ def _reads(call: path.Call) -> Iterator[tuple[object, str | None, object, object
     for value in constants:
         if not isinstance(value, Source) and not _is_fixed(value):
             raise _NotRemembered
-    if any(map(_is_constexpr, call.bound.values())):  # told from others by identity, and its value may change
+    if any(map(is_constexpr, call.bound.values())):  # told from others by identity, and its value may change
         raise _NotRemembered
     seen = set()
     for read in (read for source in sources for read in source.reads):
@@ -351,10 +351,6 @@ def _steps(read: Captured) -> Iterator[tuple[object, str | None, object, object]
             container, value = function.__globals__, function.__globals__[name]
         is_last = depth == len(names) - 1
         yield container, None if container.__class__ is CellType else name, value, held if is_last else ...
-
-
-def _is_constexpr(value: object) -> bool:
-    return type(value).__name__ == "constexpr" and type(value).__module__.startswith("triton.language")
 
 
 def _is_fixed(value: object) -> bool:

@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 from gridpact.errors import ContractError, ContractTypeError
 from gridpact.identity import Typed, typed
 
-__all__ = ["Captured", "Source", "jitted_function", "source_of", "text_of"]
+__all__ = ["ABSENT", "Captured", "Source", "is_constexpr", "jitted_function", "source_of", "text_of"]
 
 ABSENT: Final = object()
 _DEF: Final = re.compile(r"^def\s+\w+\s*\(", re.MULTILINE)
@@ -125,10 +125,14 @@ class Captured:
         )
 
 
-def _held(value: object) -> object:
+def is_constexpr(value: object) -> bool:
+    """Whether a value is a `tl.constexpr`, which holds another one, and may come to hold a third."""
     kind = type(value)
-    is_constexpr = kind.__name__ == "constexpr" and kind.__module__.startswith("triton.language")
-    return getattr(value, "value", ABSENT) if is_constexpr else ABSENT
+    return kind.__name__ == "constexpr" and kind.__module__.startswith("triton.language")
+
+
+def _held(value: object) -> object:
+    return getattr(value, "value", ABSENT) if is_constexpr(value) else ABSENT
 
 
 class Source:
