@@ -533,7 +533,6 @@ class CudaDevice:
         config.attrs, config.numAttrs = attributes, len(attributes)
         return config
 
-    @_in_context
     def hold(self, leaves: Sequence[Leaf], stream: StreamRef) -> None:
         """Keep memory until what was launched on a stream is done with it.
 
@@ -542,42 +541,37 @@ class CudaDevice:
         """
         pointers = [leaf.pointer for leaf in leaves if leaf.pointer is not None]
         keep = tuple((p.tensor, p.export) for p in pointers if not self._is_left_to_torch(p, stream))
+        self._fly(stream.handle, (*keep, stream.keep) if keep else ())
+
+    @_in_context
+    def _fly(self, stream: _Handle, keep: tuple[object, ...]) -> None:
+        """Keep objects, if there are any, until a stream is done with what was launched; let go of what is over."""
         with _beside_captures():
             if keep:
-                self._flights.add(stream.handle, _Event(self.context, stream.handle), (*keep, stream.keep))
+                self._flights.add(stream, _Event(self.context, stream), keep)
             if self._flights:
                 self._flights.let_go()
 
     def native_calls(self, desc: LaunchDesc) -> NativeCalls | None:
         if desc.scratch_bytes:
             return None
-        kernel = desc.kernel
-
-        @_in_context
-        def hold(device: CudaDevice, stream: _Handle, is_captured: int, used: tuple[object, ...]) -> None:
-            if is_captured:
-                device._captured.add(kernel)  # what is replayed later keeps its memory by the rules of its library
-                return
-            keep = tuple(value for value in used if not device._is_current_of_torch(value, stream))
-            with _beside_captures():
-                device._flights.add(stream, _Event(device.context, stream), keep)
-                device._flights.let_go()
-
         return NativeCalls(
             failed=_failed,
-            hold=partial(hold, self),
+            hold=partial(self._hold_used, desc.kernel),
             flights=self._flights.by_stream,
-            let_go=self._let_go,
+            let_go=partial(self._fly, 0, ()),
             guard=(lambda: not _torch_is_capturing()) if desc.is_waited_for else None,
             context=self.context,
-            hidden=len(kernel.sizes) - len(desc.leaves),
+            hidden=len(desc.kernel.sizes) - len(desc.leaves),
             most_programs=self._at_once(desc) // math.prod(desc.cluster) if desc.is_cooperative else 2**128,
         )
 
-    @_in_context
-    def _let_go(self) -> None:
-        with _beside_captures():
-            self._flights.let_go()
+    def _hold_used(self, kernel: _Kernel, stream: _Handle, is_captured: int, used: tuple[object, ...]) -> None:
+        """Keep what a launch of the native path uses, as `launch` does."""
+        if is_captured:
+            self._captured.add(kernel)
+        else:
+            self._fly(stream, tuple(value for value in used if not self._is_current_of_torch(value, stream)))
 
     def _is_current_of_torch(self, value: object, stream: _Handle) -> bool:
         """Whether a value is a tensor of torch's on the stream that is torch's current one."""
