@@ -129,12 +129,16 @@ sycl::event submit(sycl::queue &queue, const sycl::kernel &kernel, const sycl::n
 }
 
 // A launch of the native path: programs become work-groups, x fastest.
+sycl::event submit(const gridpact_launch *l) {
+  const size_t threads = l->threads;
+  const sycl::nd_range<3> range({l->programs[2], l->programs[1], l->programs[0] * threads}, {1, 1, threads});
+  return submit(*reinterpret_cast<sycl::queue *>(l->stream), *reinterpret_cast<sycl::kernel *>(l->kernel), range, l->shared_bytes,
+                static_cast<int>(l->count), l->sizes, l->bits);
+}
+
 int launch(void *, gridpact_launch *l) {
   return guarded(-1, [&] {
-    const size_t threads = l->threads;
-    const sycl::nd_range<3> range({l->programs[2], l->programs[1], l->programs[0] * threads}, {1, 1, threads});
-    auto event = submit(*reinterpret_cast<sycl::queue *>(l->stream), *reinterpret_cast<sycl::kernel *>(l->kernel), range,
-                        l->shared_bytes, static_cast<int>(l->count), l->sizes, l->bits);
+    auto event = submit(l);
     if (l->flags & GRIDPACT_WAIT) event.wait_and_throw();
     else l->event = new sycl::event(event);
     return 0;
@@ -143,12 +147,8 @@ int launch(void *, gridpact_launch *l) {
 
 int repeat(void *, const gridpact_launch *l, uint64_t times) {
   return guarded(-1, [&] {
-    auto &queue = *reinterpret_cast<sycl::queue *>(l->stream);
-    const auto &kernel = *reinterpret_cast<sycl::kernel *>(l->kernel);
-    const size_t threads = l->threads;
-    const sycl::nd_range<3> range({l->programs[2], l->programs[1], l->programs[0] * threads}, {1, 1, threads});
     for (uint64_t i = 0; i < times; ++i) {
-      auto event = submit(queue, kernel, range, l->shared_bytes, static_cast<int>(l->count), l->sizes, l->bits);
+      auto event = submit(l);
       if (l->flags & GRIDPACT_WAIT) event.wait_and_throw();
     }
     return 0;
