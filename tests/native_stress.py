@@ -562,7 +562,7 @@ def wrong_words():
     kernel[(1,)](*ARGS)
 
 
-RAW = {"slots", "driver", "kernel", "stream", "hidden"}  # addresses, and how many pointers the binary takes: believed
+RAW = {"table", "context", "kernel", "stream", "hidden"}  # addresses, and how many pointers the binary takes: believed
 
 
 @part
@@ -713,7 +713,7 @@ def launches_through(launch, events=None, **info):
     tables.append(ctypes.addressof(table))
 
     def change(args):
-        return (*args[:6], {**args[6], "slots": ctypes.addressof(table), "table": table, **info})
+        return (*args[:6], {**args[6], "table": ctypes.addressof(table), "kept": table, **info})
 
     remembering(lambda: refused(lambda: new[(1,)](*ARGS)), change)
     return new

@@ -127,11 +127,11 @@ class NativeCalls:
     ----------
     failed
         Raises the error of a code that the driver gave.
-    hold
-        Called after launches that are not complete, where the driver call makes no event: with the stream's handle,
-        whether the launch was captured, and the arguments with what else has to be kept.
     flights, let_go
         Launches that may not be complete, by stream, and what looks at them.
+    hold
+        Called after launches that are not complete: with the stream's handle, whether the launch was captured, and the
+        arguments with what else has to be kept. None where each driver call makes an event, which tells all that.
     guard
         Called before each launch: False sends it to the definition. None if nothing has to be asked.
     table
@@ -147,9 +147,9 @@ class NativeCalls:
     """
 
     failed: Callable[[int], None]
-    hold: Callable[[int, int, tuple[object, ...]], None]
     flights: Mapping[int, object]
     let_go: Callable[[], None]
+    hold: Callable[[int, int, tuple[object, ...]], None] | None = None
     guard: Callable[[], bool] | None = None
     table: int = 0
     context: int = 0

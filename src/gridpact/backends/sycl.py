@@ -895,7 +895,6 @@ class SyclDevice:
             return None
         return NativeCalls(
             failed=self.route.failed,
-            hold=lambda *_: None,  # the native path keeps what the kernel uses by the event of each launch
             flights=self._flights.by_stream,
             let_go=self._flights.let_go,
             table=self.route.native_table,

@@ -1098,7 +1098,7 @@ static Entry *entry_new(const Site *site, PyObject *const *values, const Call *c
   e->texts = PyMem_Calloc((size_t)e->count, sizeof *e->texts);
   e->sizes = PyMem_Calloc((size_t)call->bit_count + 1, 1);
   e->info = info = PyDict_Copy(info);
-  PyObject *reads, *most, *driver = NULL;
+  PyObject *reads, *most;
   uint64_t number;
   int sizes = 0;
   if (!e->words || !e->texts || !e->sizes) PyErr_NoMemory();
@@ -1120,7 +1120,7 @@ static Entry *entry_new(const Site *site, PyObject *const *values, const Call *c
   const struct { const char *name; PyObject **place; } objects[] = {
       {"compiled", &e->compiled}, {"options", &e->options}, {"guard", &e->guard}, {"given", &e->given}, {"hold", &e->hold},
       {"let_go", &e->let_go}, {"flights", &e->flights}, {"raise", &e->raise}, {"check", &e->check}, {"fits", &e->fits},
-      {"watched", &e->watched}, {"owners", &e->owners}, {"stream_call", &e->stream_call}, {"reads", &reads}, {"driver", &driver},
+      {"watched", &e->watched}, {"owners", &e->owners}, {"stream_call", &e->stream_call}, {"reads", &reads},
       {"most_programs", &most},
   };
   for (size_t i = 0; i < sizeof objects / sizeof *objects; ++i)
@@ -1139,14 +1139,14 @@ static Entry *entry_new(const Site *site, PyObject *const *values, const Call *c
   const unsigned long long most_word = PyLong_AsUnsignedLongLong(most);
   if (!PyErr_Occurred()) e->most_programs = most_word;
   PyErr_Clear();  // more than 64 bits: limited by the axes alone, or by what the caller said of them
-  PyObject *address = PyDict_GetItemString(info, "slots");
+  PyObject *address = PyDict_GetItemString(info, "table");
   const gridpact_driver *table = address ? PyLong_AsVoidPtr(address) : NULL;
   if (table && (table->version != GRIDPACT_LAUNCH_ABI || table->bytes < sizeof *table)) {
     PyErr_SetString(PyExc_ValueError, "a driver's table of another version");
     goto failed;
   }
   if (table) e->driver = *table;
-  else if (u64(info, "driver", &number) || gridpact_cuda_driver(number, &e->driver)) goto failed;
+  else if (u64(info, "context", &number) || gridpact_cuda_driver(number, &e->driver)) goto failed;
   if (u32(info, "threads", &e->launch.threads) || u32(info, "shared_bytes", &e->launch.shared_bytes)) goto failed;
   if (u32(info, "flags", &e->launch.flags)) goto failed;
   if (u64(info, "kernel", &e->launch.kernel) || u64(info, "stream", &e->stream) || u64(info, "hidden", &number)) goto failed;
