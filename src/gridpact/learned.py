@@ -61,7 +61,8 @@ def finish(
     stream: StreamRef | None,
 ) -> Any:
     """Make a launch that is decided: natively, and remembered for its like, else by the definition."""
-    if not call.kernel.pre_run_hooks and remember(args, kwargs, compiled, call, programs, stream):
+    is_known = not call.kernel.pre_run_hooks and remember(args, kwargs, compiled, call, programs, stream)
+    if is_known and (stream is None or type(call.stream) is Stream):  # any other was accepted, and would be once more
         launched = native.path.again(call.kernel, programs, args, kwargs)
         if launched is not None:
             return launched
