@@ -449,6 +449,15 @@ def test_the_evidence_readme_tells_confirmed_violated_and_not_run(tmp_path):
     assert "nothing ran" in text
 
 
+def test_the_committed_evidence_answers_each_question_and_owes_an_intel_gpu_alone():
+    text = (ROOT / "evidence" / "README.md").read_text()
+    for question in (*report.RUN_TIME_TESTS, *report.OPEN_POINTS):
+        assert f"| {question.text} | pass " in text, question.text  # of our launcher on an H200, the first column
+    assert "| question | `gridpact:cuda:0` |" in text
+    assert "owed to an Intel GPU" in text
+    assert "owed to a CUDA GPU" not in text
+
+
 def test_the_committed_evidence_readme_is_made_from_the_records():
     assert (ROOT / "evidence" / "README.md").read_text() == evidence.summary(ROOT / "evidence")
 

@@ -6,12 +6,15 @@ import fnmatch
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from gridpact.conformance.report import Question
 
 __all__ = ["Record", "Recorder", "apart", "read", "summary"]
 
@@ -107,6 +110,7 @@ def read(path: Path) -> Iterator[Record]:
 def summary(folder: Path) -> str:
     """Write the README of an evidence folder from its records: confirmed, violated by whom, not run and why."""
     from gridpact.conformance.model import CLAUSES, load_contract
+    from gridpact.conformance.report import OPEN_POINTS, RUN_TIME_TESTS
 
     load_contract()
     every = sorted((record for path in folder.glob("*.jsonl") for record in read(path)), key=lambda it: it.date)
@@ -125,6 +129,8 @@ def summary(folder: Path) -> str:
         versions = ", ".join(f"{name} {version}" for name, version in mine[-1].versions.items())
         last = max(record.date for record in mine)
         parts.append(_row(f"`{subject}`", mine[-1].device, mine[-1].driver, versions, str(len(mine)), last))
+    for title, questions in (("Seven run-time tests", RUN_TIME_TESTS), ("Seven open points", OPEN_POINTS)):
+        parts += [f"\n## {title}\n", *_answered(questions, records, subjects)]
     parts += [
         "\n## Clauses\n",
         _row("clause", *(f"`{subject}`" for subject in subjects)),
@@ -195,6 +201,22 @@ def _told(verdicts: list[str]) -> str:
     asked = [verdict for verdict in verdicts if verdict not in _NOT_ASKED]
     worst = next((v for v in ("error", "violated", "unguarded") if v in asked), "pass" if asked else "unsupported")
     return f"{worst} {asked.count('pass')}/{len(asked)}" if asked else "not run"
+
+
+def _answered(questions: Sequence[Question], records: list[Record], subjects: list[str]) -> Iterator[str]:
+    """Answer the questions that the project began with, and name for each a case that shows the worst answer."""
+    from gridpact.conformance.report import example
+
+    found = [question.of(records) for question in questions]
+    yield _row("question", *(f"`{subject}`" for subject in subjects))
+    yield _row(*["---"] * (len(subjects) + 1))
+    for question, mine in zip(questions, found, strict=True):
+        told = [_told([record.verdict for record in mine if record.subject == subject]) for subject in subjects]
+        yield _row(question.text, *told)
+    yield ""
+    for question, mine in zip(questions, found, strict=True):
+        left = question.left(mine)
+        yield f"- {question.text}: `{example(mine)}`" + (f"; {left}" if left else "")
 
 
 def _finding(subject: str, question: str, records: list[Record]) -> str:

@@ -21,7 +21,7 @@ from rich.text import Text
 from gridpact.conformance.evidence import Record
 from gridpact.conformance.model import CLAUSES
 
-__all__ = ["OPEN_POINTS", "RUN_TIME_TESTS", "Question", "answers", "matrix", "violations"]
+__all__ = ["OPEN_POINTS", "RUN_TIME_TESTS", "Question", "answers", "example", "matrix", "violations"]
 
 SIGNS: Final = {
     "pass": ("✓", "green"),
@@ -53,6 +53,16 @@ class Question:
     text: str
     cases: tuple[str, ...]
     owed: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, records: Iterable[Record]) -> list[Record]:
+        """Give the records that answer it."""
+        return [r for r in records if any(fnmatch.fnmatchcase(r.case, pattern) for pattern in self.cases)]
+
+    def left(self, found: Iterable[Record]) -> str:
+        """Say what is owed to the GPUs that none of the records that answer it are from; nothing if to none."""
+        answered = [record.subject for record in found if record.verdict in ("pass", "violated", "unguarded")]
+        owed = {gpu: what for gpu, what in self.owed.items() if not any(map(_GPUS[gpu].search, answered))}
+        return f"owed to {'; to '.join(f'{gpu}: {what}' for gpu, what in owed.items())}" if owed else ""
 
 
 _CUDA, _INTEL = "a CUDA GPU", "an Intel GPU"
@@ -164,14 +174,12 @@ def answers(title: str, questions: Sequence[Question], records: Sequence[Record]
         table.add_column(_heading(subject), justify="center", no_wrap=True)
     shown = Text()
     for number, question in enumerate(questions, start=1):
-        found = [r for r in records if any(fnmatch.fnmatchcase(r.case, pattern) for pattern in question.cases)]
+        found = question.of(records)
         cells = [_answer([record.verdict for record in found if record.subject == subject]) for subject in subjects]
         table.add_row(str(number), question.text, *cells)
-        shown.append(f"  {number}  {_example(found)}\n", style="dim")
-        answered = [record.subject for record in found if record.verdict in ("pass", "violated", "unguarded")]
-        owed = {gpu: what for gpu, what in question.owed.items() if not any(map(_GPUS[gpu].search, answered))}
-        if owed:
-            shown.append(f"     owed to {'; to '.join(f'{gpu}: {what}' for gpu, what in owed.items())}\n", style="dim")
+        shown.append(f"  {number}  {example(found)}\n", style="dim")
+        if left := question.left(found):
+            shown.append(f"     {left}\n", style="dim")
     return Group(table, shown)
 
 
@@ -182,7 +190,8 @@ def _answer(verdicts: list[str]) -> Text:
     return Text(sign, style=colour)
 
 
-def _example(records: Sequence[Record]) -> str:
+def example(records: Sequence[Record]) -> str:
+    """Name a case that shows the worst of some records, and whose it is."""
     if not records:
         return "not asked in this run"
     verdict = worst(record.verdict for record in records)
