@@ -425,7 +425,9 @@ def measure_beside(python: Path, device: str, counts: Sequence[str], rounds: int
         ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if ran.returncode:
             raise ValueError(f"--beside: {' '.join(command)} ended with {ran.returncode}: {ran.stderr[-2000:]}")
-        return json.loads(path.read_text())  # type: ignore[no-any-return]
+        told: dict[str, Any] = json.loads(path.read_text())
+        del told["command"]  # it is this run's own, with other folders
+        return told
 
 
 def best_beside(result: Result, others: Mapping[str, Mapping[str, Any]]) -> None:
