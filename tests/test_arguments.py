@@ -354,7 +354,7 @@ def test_constexpr_is_a_constant_of_the_binary():
     assert type(result.constants[1,]) is int
 
 
-@pytest.mark.parametrize("value", [object(), np.zeros(3), {1}, lambda: 1])
+@pytest.mark.parametrize("value", [object(), np.array([None]), iter([]), lambda: 1])
 def test_constexpr_without_an_identity_is_refused(value):
     with pytest.raises(ContractTypeError) as caught:
         one(value, "tl.constexpr")

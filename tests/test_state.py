@@ -1,11 +1,15 @@
 """What a kernel reaches: names as Python means them, read by value and type."""
 
+import copy
+import dataclasses
 import math
 import types
 
+import numpy as np
 import pytest
 
 import gridpact
+from gridpact import state
 from gridpact.errors import ContractError
 from gridpact.state import source_of
 
@@ -97,17 +101,181 @@ def test_change_of_type_alone_is_noticed(monkeypatch):
     assert source_of(kernel).digest != before.digest
 
 
-def test_mutable_value_is_read_again():
+def test_changed_element_of_a_mutable_value_is_noticed():
     values = [1, 2]
 
     def kernel(x):
         return x + values
 
     before = source_of(kernel)
-    assert not before.is_current()  # identity says nothing about a list
-    assert source_of(kernel).digest == before.digest
-    values[1] = 3
+    assert before.is_current()
+    values[1] = 2.0
+    assert not before.is_current()
     assert source_of(kernel).digest != before.digest
+    values[1] = 2
+    assert before.is_current()
+
+
+class Held:
+    """A plain object that cannot be compared."""
+
+    def __init__(self, width):
+        self.width = width
+
+    def __eq__(self, other):
+        raise RuntimeError("not comparable")
+
+    __hash__ = None
+
+
+@dataclasses.dataclass
+class Tile:
+    rows: int
+    columns: list
+
+
+@pytest.mark.parametrize(
+    ("value", "change"),
+    [
+        (Held(3), lambda held: setattr(held, "width", 4)),
+        (Tile(1, [2, 3]), lambda tile: tile.columns.append(4)),
+        (Tile(1, [2, 3]), lambda tile: setattr(tile, "rows", True)),
+        (np.arange(4), lambda array: array.__setitem__(0, -1)),
+        ({"a": {"b": 0.0}}, lambda mapping: mapping["a"].__setitem__("b", -0.0)),
+        ({1, 2}, lambda numbers: numbers.add(3)),
+        (([1], 2), lambda pair: pair[0].append(2)),
+    ],
+    ids=["object", "dataclass", "type_in_a_dataclass", "array", "sign_of_zero", "set", "list_in_a_tuple"],
+)
+def test_what_is_in_a_mutable_value_is_looked_at(value, change):
+    def kernel(x):
+        return x + value
+
+    before = source_of(kernel)
+    assert before.is_current()
+    copy_of_it = copy.deepcopy(value)
+    change(value)
+    assert not before.is_current()
+    value = copy_of_it
+    assert before.is_current()  # equal by value and type, another object
+
+
+def test_equal_copy_is_no_change_and_is_identified_from_then_on():
+    value = ("a", 1)
+
+    def kernel(x):
+        return x + value
+
+    before = source_of(kernel)
+    value = tuple(["a", 1])
+    assert not before.reads[0].is_identical()
+    assert before.is_current()
+    assert before.reads[0].is_identical()
+
+
+def test_unchanged_nan_is_no_change():
+    value = math.nan
+
+    def kernel(x):
+        return x + value
+
+    before = source_of(kernel)
+    value = float("nan")
+    assert before.is_current()
+
+
+def test_value_of_a_constexpr_that_changes_is_noticed():
+    tl = pytest.importorskip("triton.language")
+    held = tl.constexpr([1, 2])
+
+    def kernel(x):
+        return x + held
+
+    before = source_of(kernel)
+    assert before.is_current()
+    held.value[0] = 5
+    assert not before.is_current()
+    held.value = [1, 2]
+    assert before.is_current()
+    held.value = [1.0, 2]
+    assert not before.is_current()
+
+
+def test_immutable_values_are_proven_by_identity_alone(monkeypatch):
+    values = (1, ("a", 2.5), None, np.float32(1), np.dtype("f4"))
+
+    def kernel(x):
+        return x + values
+
+    before = source_of(kernel)
+    monkeypatch.setattr(state, "typed", None)  # nothing is looked into
+    assert before.is_current()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [list(range(1024)), {i: i for i in range(1100)}, np.zeros(1024), [[0] * 400] * 3],
+    ids=["list", "dict", "array", "nested"],
+)
+def test_large_mutable_value_is_refused(value):
+    def kernel(x):
+        return x + value
+
+    with pytest.raises(ContractError, match=r"'value' captured by .*at most 1024 values.*\[STATE-3\]"):
+        source_of(kernel)
+
+
+def test_value_that_holds_itself_is_refused():
+    value = [1]
+    value.append(value)
+
+    def kernel(x):
+        return x + value
+
+    with pytest.raises(ContractError, match=r"\[STATE-3\]"):
+        source_of(kernel)
+
+
+def test_large_immutable_value_is_accepted():
+    value = tuple(range(5000))
+
+    def kernel(x):
+        return x + value
+
+    assert source_of(kernel).is_current()
+
+
+def test_rebound_helper_of_the_same_name_is_noticed(monkeypatch):
+    def make(number):
+        @gridpact.jit
+        def scaled(a):
+            return a * number
+
+        return scaled
+
+    one, other, again = make(2), make(3), make(2)
+
+    def kernel(x):
+        return module.scaled(x)
+
+    monkeypatch.setattr(module, "scaled", one, raising=False)
+    before = source_of(kernel)
+    monkeypatch.setattr(module, "scaled", other)
+    assert not before.is_current()
+    assert source_of(kernel).facts != before.facts
+    monkeypatch.setattr(module, "scaled", again)
+    assert source_of(kernel).facts == before.facts
+
+
+def test_facts_say_what_is_what():
+    inner = 4
+
+    def kernel(x):
+        return helper(x) + inner
+
+    facts = dict(source_of(kernel).facts)
+    assert list(facts) == ["source", "helper helper", "captured SCALE of helper", "captured inner"]
+    assert facts["captured inner"] == ("int", 4)
 
 
 def test_default_of_a_helper_is_part_of_its_identity():

@@ -564,7 +564,7 @@ def classify(signature: Signature, bound: Mapping[str, object]) -> Classified:
         subject = f"argument {parameter.name!r} of {signature.kernel!r}"
         tree, fact = _classify(result, subject, parameter, (index,), bound[parameter.name])
         result.types[parameter.name] = tree
-        result.facts.append((f"argument {parameter.name}", fact))
+        result.facts.append((f"{'constexpr' if parameter.is_constexpr else 'argument'} {parameter.name}", fact))
     return result
 
 
@@ -611,7 +611,7 @@ def _constant(into: Classified, subject: str, path: Path, value: Any) -> tuple[T
     if is_constexpr(value):
         value = value.value
     if function is not None:
-        value = source_of(function, bool(getattr(value, "noinline", False)))
+        value = source_of(value)
     try:
         fact = typed(value)
     except TypeError:

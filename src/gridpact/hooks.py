@@ -18,33 +18,43 @@ from gridpact import native
 from gridpact.errors import ContractTypeError, HookError
 
 if TYPE_CHECKING:
+    from gridpact.compiles import Compile
     from gridpact.jit import Kernel
     from gridpact.metadata import LaunchMetadata
 
-__all__ = ["Observer", "launched_under", "observe", "observers_of", "own_observers_of"]
+__all__ = ["Observer", "launched_under", "observe", "observers_of", "own_observers_of", "tell_of_compile"]
 
 Hook = Callable[["LaunchMetadata"], Any]
 
 # Replaced as a whole and never changed in place, so that a launch keeps the tuple that it began with (HOOK-5).
 _observers: tuple[Observer, ...] = ()
+_of_compiles: tuple[Observer, ...] = ()
 _lock = threading.Lock()
 
 
 class Observer:
-    """A registered pair of hooks; `remove()` or the end of its `with` block takes it away."""
+    """Hooks that were registered together; `remove()` or the end of its `with` block takes them away."""
 
-    __slots__ = ("enter", "exit", "kernel")
+    __slots__ = ("compiled", "enter", "exit", "kernel")
 
-    def __init__(self, enter: Hook | None, exit: Hook | None, kernel: object) -> None:
+    def __init__(
+        self,
+        enter: Hook | None,
+        exit: Hook | None,
+        kernel: object,
+        compiled: Callable[[Compile], Any] | None = None,
+    ) -> None:
         self.enter = enter
         self.exit = exit
         self.kernel = kernel
+        self.compiled = compiled
 
     def remove(self) -> None:
         """Take the hooks away; a launch that already began still calls them. Removing twice does nothing."""
-        global _observers
+        global _observers, _of_compiles
         with _lock:
             _observers = tuple(o for o in _observers if o is not self)
+            _of_compiles = tuple(o for o in _of_compiles if o is not self)
             native.use("observers", _observers)
 
     def __enter__(self) -> Observer:
@@ -56,13 +66,21 @@ class Observer:
         self.remove()
 
 
-def observe(enter: Hook | None = None, exit: Hook | None = None, *, kernel: object = None) -> Observer:
-    """Register hooks that see each launch from now on.
+def observe(
+    enter: Hook | None = None,
+    exit: Hook | None = None,
+    *,
+    compiled: Callable[[Compile], Any] | None = None,
+    kernel: object = None,
+) -> Observer:
+    """Register hooks that see each launch, or each new binary, from now on.
 
     Parameters
     ----------
     enter, exit
         Called with the launch's `LaunchMetadata` before and after the driver call; either may be missing.
+    compiled
+        Called with a `Compile` when a kernel was compiled, or its binary read from disk: which fact was new (KEY-4).
     kernel
         Watch this kernel only, also where `triton.autotune` or `triton.heuristics` wrap it; all kernels if not given.
 
@@ -70,11 +88,14 @@ def observe(enter: Hook | None = None, exit: Hook | None = None, *, kernel: obje
     -------
     An `Observer`, to be used as a context manager or removed by hand.
     """
-    global _observers
-    added = Observer(enter, exit, None if kernel is None else _watched(kernel))
+    global _observers, _of_compiles
+    added = Observer(enter, exit, None if kernel is None else _watched(kernel), compiled)
     with _lock:
-        _observers = (*_observers, added)
-        native.use("observers", _observers)
+        if compiled is not None:
+            _of_compiles = (*_of_compiles, added)
+        if compiled is None or enter is not None or exit is not None:
+            _observers = (*_observers, added)
+            native.use("observers", _observers)
     return added
 
 
@@ -128,7 +149,7 @@ def launched_under(observers: tuple[Observer, ...], metadata: LaunchMetadata, dr
         HOOK-5: a hook raised. From enter: the driver call was not made. From exit: it was.
     """
     entered: list[Observer] = []
-    failed: list[tuple[Hook, BaseException]] = []
+    failed: list[tuple[Callable[..., Any], BaseException]] = []
     for observer in observers:
         if observer.enter is None or _returned(observer.enter, metadata, failed):
             entered.append(observer)
@@ -140,18 +161,37 @@ def launched_under(observers: tuple[Observer, ...], metadata: LaunchMetadata, dr
         for observer in reversed(entered):
             if observer.exit is not None:
                 _returned(observer.exit, metadata, failed)
+    _raise_first(failed, launched)
+
+
+def tell_of_compile(kernel: Kernel, compiled: Compile) -> None:
+    """Tell who watches that a kernel has a new binary.
+
+    Raises
+    ------
+    HookError
+        HOOK-5: a hook raised; the binary stands, and nothing was launched.
+    """
+    failed: list[tuple[Callable[..., Any], BaseException]] = []
+    for observer in _of_compiles:
+        if observer.compiled is not None and observer.kernel in (None, kernel):
+            _returned(observer.compiled, compiled, failed)
+    _raise_first(failed, launched=False)
+
+
+def _returned(hook: Callable[..., Any], told: object, failed: list[tuple[Callable[..., Any], BaseException]]) -> bool:
+    try:
+        hook(told)
+    except BaseException as error:  # raised by `_raise_first`, after the other hooks had their turn
+        failed.append((hook, error))
+        return False
+    return True
+
+
+def _raise_first(failed: list[tuple[Callable[..., Any], BaseException]], launched: bool) -> None:
     if failed:
         hook, error = failed[0]
         if not isinstance(error, Exception):
             raise error  # an interrupt is the user's, not the hook's
         name = getattr(hook, "__qualname__", None) or type(hook).__qualname__
         raise HookError(name, launched, error, len(failed) - 1) from error
-
-
-def _returned(hook: Hook, metadata: LaunchMetadata, failed: list[tuple[Hook, BaseException]]) -> bool:
-    try:
-        hook(metadata)
-    except BaseException as error:  # reported by launched_under, after the other hooks had their turn
-        failed.append((hook, error))
-        return False
-    return True

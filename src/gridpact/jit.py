@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import FunctionType
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeAlias, overload
 
 import numpy as np
 
@@ -17,11 +18,13 @@ from gridpact.arguments import Pointer, Signature, short_dtype
 from gridpact.backends.protocol import Device
 from gridpact.errors import ContractTypeError, ContractValueError, ResourceError
 from gridpact.grid import Grid, canonical_grid
-from gridpact.identity import Key
+from gridpact.identity import Key, differences
 from gridpact.metadata import KernelMetadata, check_fields
-from gridpact.state import Source, jitted_function, source_of, text_of
+from gridpact.state import Source, jitted_function, source_of, text_of, uncompiled_source
 
-__all__ = ["CompiledKernel", "Kernel", "jit"]
+__all__ = ["CompiledKernel", "Kernel", "OnStateChange", "jit"]
+
+OnStateChange: TypeAlias = Literal["recompile", "refuse"]
 
 
 class CompiledKernel:
@@ -96,7 +99,7 @@ class CompiledKernel:
                 raise ContractValueError(
                     f"{differs[0]} of {self.name!r}",
                     "this binary was built for another type, class or constant",
-                    call.bound[differs[0].removeprefix("argument ")],
+                    call.bound[differs[0].partition(" ")[2]],
                     "Launch the kernel itself, which picks the binary by its arguments.",
                     "SPEC-1",
                 )
@@ -128,6 +131,7 @@ class Kernel(native.Launchable):  # type: ignore[misc]  # either of two classes
         repr: Callable[[Any], str] | None = None,
         noinline: bool = False,
         debug: bool | None = None,
+        on_state_change: OnStateChange = "recompile",
         origin: Any = None,
     ) -> None:
         text_of(function)  # read the source now: the file may change later
@@ -141,12 +145,17 @@ class Kernel(native.Launchable):  # type: ignore[misc]  # either of two classes
         self.repr = repr
         self.noinline = noinline
         self.debug = debug
+        if on_state_change not in ("recompile", "refuse"):
+            rule = "expected 'recompile' or 'refuse'"
+            raise ContractValueError("on_state_change", rule, on_state_change, clause="STATE-1")
+        self.on_state_change = on_state_change
         self.origin = origin  # the `triton.jit` function that it was made of: Triton's hooks see its launches, too
         self.pre_run_hooks: list[Callable[..., object]] = getattr(origin, "pre_run_hooks", [])
         self.lock = threading.RLock()
         self.compiled: dict[Key, CompiledKernel] = {}
+        self.causes: Counter[str] = Counter()  # of its binaries: name of a fact -> how many it made (KEY-4)
         self._source: Source | None = None
-        self._of_triton: Any = None
+        self._of_triton: dict[Key, Any] = {}
         if "triton" in sys.modules:  # so that triton.autotune can decorate it, with a GPU or without
             from gridpact import triton
 
@@ -174,30 +183,49 @@ class Kernel(native.Launchable):  # type: ignore[misc]  # either of two classes
         return {"debug": self.debug} if self.debug is not None and "debug" in device.options else {}
 
     def source(self, device: Device) -> Source:
-        """Give the kernel's source with what it captures now; read again only if something may have changed."""
+        """Give the kernel's source with what it captures now; read again only if something has changed.
+
+        Raises
+        ------
+        ContractError
+            STATE-1: it has changed, and that is to be refused; or what the kernel captures has no identity.
+        """
         if not device.compiles:
-            return Source(self.fn)
-        if self._source is None or not self._source.is_current():
-            self._source = source_of(self.fn, self.noinline)
-        return self._source
+            return uncompiled_source(self.fn)
+        before = self._source
+        if before is not None and before.is_current():
+            return before
+        now = source_of(self)
+        if before is not None and self.on_state_change == "refuse" and now.facts != before.facts:
+            changes = "; ".join(map(str, differences(before.facts, now.facts)))
+            raise ContractValueError(
+                f"state of {self.__name__!r}",
+                f"what it captures may not change after its first launch: {changes}",
+                remedy="Change it back, or let it recompile with on_state_change='recompile'.",
+                clause="STATE-1",
+            )
+        self._source = now
+        return now
 
-    def of_triton(self) -> Any:
-        """Give the same kernel as one of Triton's own, without hooks: its launcher packs what ours does not yet."""
+    def of_triton(self, source: Source, key: Key, target: toolchain.Target) -> Any:
+        """Give the same kernel as one of Triton's own, without hooks: its launcher packs what ours does not yet.
+
+        One for each identity, and named by it, so that none of Triton's caches can hand back the binary of another.
+        """
         with self.lock:
-            if self._of_triton is None:
-                import triton
-
+            if key not in self._of_triton:
                 names = [parameter.name for parameter in self.signature.parameters if not parameter.is_specialized]
                 unaligned = [p.name for p in self.signature.parameters if not p.is_alignment_specialized]
-                self._of_triton = triton.jit(
-                    self.fn,
+                self._of_triton[key] = toolchain.function_of_triton(
+                    source,
+                    key.digest,
+                    target,
                     do_not_specialize=names,
                     do_not_specialize_on_alignment=unaligned,
-                    noinline=self.noinline,
                     debug=self.debug,
                     repr=self.repr,
                 )
-        return self._of_triton
+        return self._of_triton[key]
 
     def make_compiled(self, key: Key, binary: toolchain.Binary, device: Device) -> CompiledKernel:
         """Wrap a binary for the cache of this kernel."""
@@ -303,7 +331,8 @@ def _missed(
         changed = path.key_of(call, kernel.source(call.device)).difference(prepared.compiled.key)
         if changed:
             rule = "this launch was prepared for another type, class, constant or state"
-            got = call.bound.get(changed[0].removeprefix("argument "), changed[0])
+            kind, _, name = changed[0].partition(" ")
+            got = call.bound[name] if kind in ("argument", "constexpr") else changed[0]
             remedy = "Prepare one for it, or use on_change='prepare'."
             raise ContractValueError(f"{changed[0]} of {kernel.__name__!r}", rule, got, remedy, "SPEC-1")
     return learned.missed(kernel, grid, args, options)
@@ -333,6 +362,7 @@ def jit(
     repr: Callable[[Any], str] | None = None,
     noinline: bool = False,
     debug: bool | None = None,
+    on_state_change: OnStateChange = "recompile",
 ) -> Callable[[Callable[..., Any]], Kernel]: ...
 
 
@@ -357,6 +387,9 @@ def jit(fn: Callable[..., Any] | None = None, /, **options: Any) -> Kernel | Cal
         As a helper, keep it a function of its own.
     debug
         Compile device assertions in.
+    on_state_change
+        What becomes of a launch after a captured value or helper has changed, by value or type: `recompile`, for what
+        it is now, or `refuse` it (STATE-1).
 
     Raises
     ------

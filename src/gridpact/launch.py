@@ -5,12 +5,14 @@ Read `launch` from top to bottom; each step is a module of the same name.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
-from gridpact import backends, hooks
+from gridpact import backends, compiles, hooks, toolchain
 from gridpact.arguments import Classified, Leaf, Pointer, classify
 from gridpact.backends.protocol import Device, LaunchDesc, StreamRef
 from gridpact.errors import ContractValueError, LaunchError, UnsupportedError
@@ -20,8 +22,10 @@ from gridpact.metadata import KernelMetadata, LaunchMetadata, check_option_names
 from gridpact.stream import current_stream
 
 if TYPE_CHECKING:
+    from gridpact.compiles import Origin
     from gridpact.jit import CompiledKernel, Kernel
     from gridpact.state import Source
+    from gridpact.toolchain import Binary
 
 __all__ = [
     "Call",
@@ -179,7 +183,7 @@ def compiled_for(call: Call, check: Callable[[], None] = lambda: None) -> Compil
     check
         Refuses to compile for it.
     """
-    kernel = call.kernel
+    kernel, device = call.kernel, call.device
     if call.arguments.has_descriptors:
         raise UnsupportedError(
             f"kernel {kernel.__name__!r}",
@@ -189,19 +193,44 @@ def compiled_for(call: Call, check: Callable[[], None] = lambda: None) -> Compil
             capability="descriptors",
         )
     with kernel.lock:
-        source = kernel.source(call.device)
+        source = kernel.source(device)
         key = key_of(call, source)
         compiled = kernel.compiled.get(key)
-        if compiled is None:
-            check()
-            binary = call.device.compile(source, call.arguments, call.options, kernel.repr)
-            compiled = kernel.compiled[key] = kernel.make_compiled(key, binary, call.device)
+        if compiled is not None:
+            return compiled
+        check()
+        began = time.perf_counter_ns()
+        binary, origin = _binary_of(call, source, key)
+        if not source.is_current():
+            rule = "captured values may not change while it is compiled"
+            raise ContractValueError(f"kernel {kernel.__name__!r}", rule, remedy="Launch it again.", clause="STATE-1")
+        elapsed_ns = time.perf_counter_ns() - began
+        told = compiles.of_kernel(kernel.__name__, device.name, key, origin, elapsed_ns, kernel.compiled, kernel.causes)
+        compiled = kernel.compiled[key] = kernel.make_compiled(key, binary, device)
+    hooks.tell_of_compile(kernel, told)
     return compiled
+
+
+def _binary_of(call: Call, source: Source, key: Key) -> tuple[Binary, Origin]:
+    """Compile, unless another kernel has the same identity: a function may make its kernel anew at each call."""
+    binary = _binaries.get(key)
+    if binary is not None:
+        return binary, "memory"
+    binary = call.device.compile(source, call.arguments, call.options, call.kernel.repr)
+    if call.device.compiles:
+        _binaries[key] = binary
+    return binary, "compiled"
+
+
+_binaries: WeakValueDictionary[Key, Binary] = WeakValueDictionary()
 
 
 def key_of(call: Call, source: Source) -> Key:
     """Give the identity of the binary that a launch of this source needs (KEY-1)."""
-    return Key((("source", typed(source.digest)), *call.arguments.facts, *call.device.identity(call.options)))
+    facts = (*source.facts, *call.arguments.facts, *call.device.identity(call.options))
+    if call.kernel.repr is not None and call.device.compiles:
+        facts = (("name", typed(toolchain.chosen_name(call.kernel.repr, call.arguments))), *facts)
+    return Key(facts)
 
 
 def run(compiled: CompiledKernel, call: Call, programs: Grid, stream: StreamRef | None) -> CompiledKernel:

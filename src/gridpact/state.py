@@ -2,15 +2,16 @@
 
 A `Source` is one function with the values of all names that it mentions (closure cells before globals, as Python has
 it); a name that holds a jitted helper holds that helper's own `Source`. The toolchain compiles from these values and
-from nothing else, and their fingerprint is part of the kernel's identity, so that what was compiled in is what the
-key says. The standard library of the kernel language (`triton.*`) is not walked: the toolchain's version stands for
-it.
+from nothing else, and each is a fact of the kernel's identity, by value and type, so that what was compiled in is what
+the key says. The standard library of the kernel language (`triton.*`) is not walked: the toolchain's version stands
+for it.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import enum
 import hashlib
 import inspect
 import re
@@ -21,24 +22,52 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from gridpact.errors import ContractError, ContractTypeError
-from gridpact.identity import Typed, typed
+import numpy as np
 
-__all__ = ["ABSENT", "Captured", "Source", "is_constexpr", "jitted_function", "source_of", "text_of"]
+from gridpact.errors import ContractError, ContractTypeError
+from gridpact.identity import TooManyLeavesError, Typed, code_fact, typed
+
+__all__ = [
+    "ABSENT",
+    "Captured",
+    "Source",
+    "is_constexpr",
+    "jitted_function",
+    "source_of",
+    "text_of",
+    "uncompiled_source",
+]
 
 ABSENT: Final = object()
 _DEF: Final = re.compile(r"^def\s+\w+\s*\(", re.MULTILINE)
-# Values that cannot change without becoming another object, so that identity proves them unchanged.
-_IMMUTABLE = (int, float, complex, str, bytes, bool, type(None), FunctionType, BuiltinFunctionType, ModuleType, type)
+# Types of values that cannot change without becoming another object, so that identity proves them unchanged.
+_IMMUTABLE: Final = (
+    int, float, complex, str, bytes, bool, type(None), FunctionType, BuiltinFunctionType, ModuleType, type, enum.Enum,
+    np.generic, np.dtype,
+)  # fmt: skip
 
 
 def jitted_function(value: object) -> FunctionType | None:
-    """Give the Python function of a jitted helper (ours or Triton's), or None for anything else."""
-    kind = type(value)
-    if kind.__module__.startswith(("gridpact.jit", "triton.runtime.jit")):
-        fn = getattr(value, "fn", None)
-        return fn if isinstance(fn, FunctionType) else None
+    """Give the Python function behind a jitted helper (ours or Triton's), or None for anything else."""
+    if type(value).__module__.startswith(("gridpact.jit", "triton.runtime.jit")):
+        function = getattr(value, "fn", None)
+        return function if isinstance(function, FunctionType) else None
     return None
+
+
+def _helper(value: object) -> FunctionType | None:
+    """Give the function of a jitted helper whose own text is part of the kernel: not of the language's library."""
+    function = jitted_function(value)
+    return None if function is None or function.__module__.startswith("triton.") else function
+
+
+def _is_immutable(value: object) -> bool:
+    """Whether identity proves a value unchanged, all that is in it too."""
+    if isinstance(value, (tuple, frozenset)):
+        return all(map(_is_immutable, value))
+    if isinstance(value, _IMMUTABLE) or jitted_function(value) is not None:
+        return True
+    return type(value).__name__ == "dtype" or getattr(value, "__triton_builtin__", False) is True
 
 
 @dataclass(frozen=True)
@@ -101,28 +130,45 @@ def _paths(node: ast.AST) -> Iterator[tuple[str, ...]]:
         yield from _paths(child)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Captured:
-    """One value that a function reads from outside: where, what it was, and for a `tl.constexpr` what that held."""
+    """One value that a function reads from outside.
+
+    Attributes
+    ----------
+    function, path
+        Where: the function, and the dotted name in it.
+    value, held
+        What was there, and for a `tl.constexpr` what that held; `ABSENT` for nothing.
+    fact
+        What the value was, by value and type.
+    """
 
     function: FunctionType
     path: tuple[str, ...]
     value: object
     held: object
+    fact: Typed
 
-    def is_same(self) -> bool:
-        """Whether the name still holds the same object, and that object cannot have changed."""
+    def is_identical(self) -> bool:
+        """Whether the name still holds the same object, and that object cannot have changed: O(1) (STATE-3)."""
         if _resolve(self.function, self.path) is not self.value:
             return False
-        if self.value is ABSENT:
-            return True
         if self.held is not ABSENT:
-            return isinstance(self.held, _IMMUTABLE) and getattr(self.value, "value", None) is self.held
-        return (
-            isinstance(self.value, _IMMUTABLE)
-            or jitted_function(self.value) is not None
-            or type(self.value).__name__ == "dtype"
-        )
+            return _is_immutable(self.held) and getattr(self.value, "value", None) is self.held
+        return self.value is ABSENT or _is_immutable(self.value)
+
+    def is_same(self) -> bool:
+        """Whether the name still holds the same value of the same type; its own `==` is not asked (STATE-2)."""
+        if self.is_identical():
+            return True
+        now = _resolve(self.function, self.path)
+        if now is ABSENT or self.value is ABSENT or _helper(now) is not None or _helper(self.value) is not None:
+            return False  # what a helper is, its name does not tell
+        if _fact_of(self.function, self.path, now) != self.fact:
+            return False
+        self.value, self.held = now, _held(now)  # an equal copy: from now on identity proves this one
+        return True
 
 
 def is_constexpr(value: object) -> bool:
@@ -144,56 +190,104 @@ class Source:
         The plain Python function.
     text
         Its text without decorators.
-    is_noinline
-        Whether it was declared `noinline`.
+    jitted
+        The object that holds it, with its options `noinline` and others; the function itself where nothing does.
     captured
         Dotted name -> value; the value of a name that holds a jitted helper is that helper's `Source`.
+    reads
+        Every name that it and its helpers read, with what was there.
+    facts
+        The part of a key that the function and all that it reaches make: `source`, `captured K`, `helper f`, ...
+    digest
+        Of the facts.
     """
 
-    def __init__(self, function: FunctionType, is_noinline: bool = False) -> None:
+    def __init__(self, function: FunctionType, jitted: object) -> None:
         self.function = function
-        self.is_noinline = is_noinline
+        self.jitted = jitted
         self.text = ""
         self.captured: dict[tuple[str, ...], Any] = {}
         self.reads: list[Captured] = []
+        self.facts: tuple[tuple[str, Typed], ...] = ()
         self.digest = ""
 
+    @property
+    def is_noinline(self) -> bool:
+        """Whether it was declared `noinline`."""
+        return bool(getattr(self.jitted, "noinline", False))
+
+    @property
+    def is_run_by_compiler(self) -> bool:
+        """Whether it is a `triton.constexpr_function`, which Python runs while a kernel is compiled."""
+        return type(self.jitted).__name__ == "ConstexprFunction"
+
     def is_current(self) -> bool:
-        """Whether all that was read still holds by identity alone; False means: read again (STATE-3)."""
+        """Whether all that was read still holds; what identity proves costs O(1) a name (STATE-3)."""
         return all(read.is_same() for read in self.reads)
 
 
-def source_of(function: FunctionType, is_noinline: bool = False) -> Source:
-    """Read a kernel, its helpers and all captured values now."""
-    return _read(function, is_noinline, {})
+def source_of(jitted: object) -> Source:
+    """Read a kernel, its helpers and all captured values now.
+
+    Parameters
+    ----------
+    jitted
+        A plain function, or what `gridpact.jit` or Triton made of one.
+
+    Raises
+    ------
+    ContractError
+        KEY-1: no source text. STATE-1: a captured value whose identity cannot be known. STATE-3: one that may change
+        and has more values in it than are looked at.
+    """
+    return _read(jitted, "", {})
 
 
-def _read(function: FunctionType, is_noinline: bool, seen: dict[FunctionType, Source]) -> Source:
+def uncompiled_source(function: FunctionType) -> Source:
+    """Give a kernel that Python itself runs, and that reads its captured names as it goes."""
+    source = Source(function, function)
+    source.facts = (("source", _text_fact(source)),)
+    return source
+
+
+def _text_fact(source: Source) -> Typed:
+    text = hashlib.sha256(text_of(source.function).source.encode()).hexdigest()
+    return ("text", source.function.__name__, text, source.is_noinline)
+
+
+def _read(jitted: Any, trail: str, seen: dict[FunctionType, Source]) -> Source:
+    """Read one function; `trail` is how the kernel reaches it, and makes the names of its facts its own."""
+    function = jitted_function(jitted) or jitted
     if function in seen:
         return seen[function]
-    source = seen[function] = Source(function, is_noinline)
+    source = seen[function] = Source(function, jitted)
     text = text_of(function)
     source.text = text.source
-    facts: list[Typed] = [typed(text.source), typed(is_noinline), typed(function.__name__)]
-    for name, default in _defaults(function):
-        facts += [typed(name), _fingerprint(function, ("default of", name), default)]
+    of = f" of {trail}" if trail else ""
+    facts: list[tuple[str, Typed]] = [(f"helper {trail}" if trail else "source", _text_fact(source))]
+    facts += [(f"default of {name}{of}", _fact_of(function, (name,), value)) for name, value in _defaults(function)]
     for full in text.names:
         path, value = _reached(function, full)
         if path in source.captured:
             continue
         if value is ABSENT:  # a builtin, or not defined yet: it has no part in the identity until it is
-            source.reads.append(Captured(function, path, ABSENT, ABSENT))
+            source.reads.append(Captured(function, path, ABSENT, ABSENT, ()))
             continue
-        source.reads.append(Captured(function, path, value, _held(value)))
-        helper = jitted_function(value)
-        if helper is not None and not helper.__module__.startswith("triton."):
-            inner = _read(helper, bool(getattr(value, "noinline", False)), seen)
-            source.captured[path] = inner
-            source.reads += inner.reads
-            facts += [typed(path), typed(inner.digest or "recursive")]
-        else:
+        name = ".".join(path)
+        helper = _helper(value)
+        fact = () if helper else _fact_of(function, path, value)
+        source.reads.append(Captured(function, path, value, _held(value), fact))
+        if helper is None:
             source.captured[path] = value
-            facts += [typed(path), _fingerprint(function, path, value)]
+            facts.append((f"captured {name}{of}", fact))
+        elif helper in seen:  # its facts are there by the first name that reached it
+            inner = source.captured[path] = seen[helper]
+            facts.append((f"captured {name}{of}", ("source", inner.digest or "recursive")))
+        else:
+            inner = source.captured[path] = _read(value, f"{trail}.{name}" if trail else name, seen)
+            source.reads += inner.reads
+            facts += inner.facts
+    source.facts = tuple(facts)
     source.digest = hashlib.sha256(repr(facts).encode()).hexdigest()
     return source
 
@@ -231,25 +325,35 @@ def _reached(function: FunctionType, full: tuple[str, ...]) -> tuple[tuple[str, 
     return full, value
 
 
-def _fingerprint(function: FunctionType, path: tuple[str, ...], value: object) -> Typed:
+def _fact_of(function: FunctionType, path: tuple[str, ...], value: object) -> Typed:
+    """Give a captured value by value and type; a function of the language's library by its name."""
     if isinstance(value, ModuleType):
         return ("module", value.__name__)
     if isinstance(value, (type, BuiltinFunctionType)) or getattr(value, "__triton_builtin__", False):
         return ("name", getattr(value, "__module__", ""), getattr(value, "__qualname__", repr(value)))
     if getattr(builtins, path[0], ABSENT) is value:
         return ("builtin", path[0])
-    helper = jitted_function(value)
-    if helper is not None:  # of the language's own library
-        return ("name", helper.__module__, helper.__qualname__)
+    of_library = jitted_function(value)
+    if of_library is not None:
+        return ("name", of_library.__module__, of_library.__qualname__)
     if isinstance(value, FunctionType):
-        return ("function", value.__module__, value.__qualname__, value.__code__.co_code.hex())
+        return code_fact(value)
     try:
         return typed(value)
+    except TooManyLeavesError as error:
+        raise ContractError(
+            _captured_by(function, path), str(error), value, "Capture less of it, or a tuple.", "STATE-3"
+        ) from error
     except TypeError as error:
         raise ContractError(
-            f"{'.'.join(path)!r} captured by {function.__qualname__!r}",
-            "expected a constexpr, a number, a string, a dtype, a tuple of these, a module or a jitted function",
+            _captured_by(function, path),
+            "expected a constexpr, a number, a string, a dtype, a container or plain object of these, a module or a "
+            "jitted function",
             value,
             "Pass it as a parameter, or wrap its value in tl.constexpr.",
             "STATE-1",
         ) from error
+
+
+def _captured_by(function: FunctionType, path: tuple[str, ...]) -> str:
+    return f"{'.'.join(path)!r} captured by {function.__qualname__!r}"

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
 from gridpact.arguments import ALIGNMENT, Classified, TypeTree
@@ -27,9 +27,11 @@ from gridpact.state import Source
 __all__ = [
     "Binary",
     "Target",
+    "chosen_name",
     "compile_kernel",
     "environment",
     "facts_of",
+    "function_of_triton",
     "hidden_pointers",
     "installed",
     "is_library_function",
@@ -324,8 +326,17 @@ def _view(source: Source, target: Target, made: dict[Source, Any], **options: An
     return view
 
 
+def function_of_triton(source: Source, name: str, target: Target, **options: Any) -> Any:
+    """Give a kernel as a function that Triton's own runtime launches, under a name that its disk cache goes by."""
+    function = _view(source, target, {}, **options)
+    function._digest = name
+    return function
+
+
 def _helper_view(source: Source, target: Target, made: dict[Source, Any]) -> Any:
     """Build a helper with a symbol of its own: Triton shares one among helpers of one name, whatever they captured."""
+    if source.is_run_by_compiler:
+        return source.jitted
     view = _view(source, target, made)
     view.__name__ = view.__qualname__ = view._fn_name = f"{source.function.__name__}_{source.digest[:16]}"
     return view
@@ -400,7 +411,7 @@ def _compile(
     made: dict[Source, Any] = {}
     kernel = _view(source, target, made, repr=_symbol(source, name) if target.backend == "xpu" else name)
     constants = {path: _view_of_constant(value, target, made) for path, value in arguments.constants.items()}
-    signature = {key: _types(tree, version) for key, tree in arguments.types.items()}
+    signature = _signature(arguments)
     attributes = {path: [["tt.divisibility", ALIGNMENT]] for path in sorted(arguments.divisible)}
     ast_source = ASTSource(kernel, signature, constants, attributes)
 
@@ -425,6 +436,22 @@ def _compile(
     if version < (3, 6):
         context.disable_multithreading()  # else its thread pool is left to a fork's child
     return Binary(asm, stage, kernel_metadata(metadata, target))
+
+
+def _signature(arguments: Classified) -> dict[str, TypeTree]:
+    version = installed().version
+    return {key: _types(tree, version) for key, tree in arguments.types.items()}
+
+
+def chosen_name(name: Callable[[Any], str], arguments: Classified) -> str:
+    """Ask Triton's `repr=` for a kernel's name, with all that it may read: constants by parameter, and types."""
+    parameters = list(arguments.types)
+    constants = {
+        parameters[path[0]]: value.function if isinstance(value, Source) else value
+        for path, value in arguments.constants.items()
+        if len(path) == 1
+    }
+    return name(SimpleNamespace(constants=constants, signature=_signature(arguments)))
 
 
 def is_library_function(name: str) -> bool:

@@ -23,7 +23,7 @@ from gridpact.backends.protocol import StreamRef
 from gridpact.errors import ContractTypeError, ContractValueError, LaunchError, ResourceError, UnsupportedError
 from gridpact.grid import Grid, canonical_grid
 from gridpact.identity import typed
-from gridpact.launch import Call, check_programs, describe, observed, owners_stream
+from gridpact.launch import Call, check_programs, describe, key_of, observed, owners_stream
 from gridpact.metadata import KernelMetadata, check_fields
 from gridpact.stream import TorchCurrent, current_stream
 
@@ -206,7 +206,8 @@ def hand_over(call: Call, programs: Grid, stream: StreamRef, is_waited_for: bool
         rule = f"less than {_COUNTED_BY_TRITON} programs with tensor descriptors, which Triton's own launcher counts"
         raise UnsupportedError("grid", rule, f"{x} x {y} x {z}", "Launch in parts.", "GRID-8", "descriptors")
     device.check_may_load(stream, subject)  # whether Triton would have to, it does not tell
-    theirs = call.kernel.of_triton()
+    source = call.kernel.source(device)
+    theirs = call.kernel.of_triton(source, key_of(call, source), device.target)
     options = {name: value for name, value in call.options.items() if value != device.options[name].default}
     with torch.cuda.device(device.ordinal), torch.cuda.stream(torch.cuda.ExternalStream(stream.handle)):
         compiled = theirs.warmup(**call.bound, **options, grid=programs)
