@@ -44,6 +44,10 @@ if native.path is None:
     pytest.skip(f"no native path: {native.MISSING}", allow_module_level=True)
 
 
+# Calls of all kinds to a few kernels are a storm.
+pytestmark = pytest.mark.filterwarnings("ignore::gridpact.compiles.RecompileWarning")
+
+
 # -------------------------------------------------------------------------------------------------------------- kernels
 
 

@@ -14,7 +14,7 @@ import inspect
 import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any, Final, TypeAlias
 
@@ -31,6 +31,7 @@ from gridpact.state import is_constexpr, jitted_function, source_of
 from gridpact.stream import Exported, TorchCurrent
 
 __all__ = [
+    "CLASSES",
     "SIZES",
     "Classified",
     "Leaf",
@@ -40,11 +41,13 @@ __all__ = [
     "Signature",
     "TypeTree",
     "check_writable",
+    "classes_of",
     "classify",
     "decode",
     "encode",
     "read_by",
     "short_dtype",
+    "stand_ins",
 ]
 
 Path: TypeAlias = tuple[int, ...]
@@ -96,6 +99,66 @@ class Parameter:
     is_alignment_specialized: bool = True
 
 
+CLASSES: Final[Mapping[str, str]] = {
+    "each value": "the value itself: it is compiled in",
+    "None": "that there is none: `is None` holds while it is compiled",
+    "equal to 1": "the value 1: it is compiled in, for strides above all",
+    "divisible by 16": "an address, or a number, that 16 divides: wide loads and stores, less arithmetic",
+    "any": "nothing but its type",
+}
+"""Specialization class of an argument -> what a binary may assume of it. All backends have the same: Triton's one
+alignment fact is 16 bytes; whether it changes the machine code is each backend's own affair (`gridpact.variants`)."""
+
+
+def classes_of(parameter: Parameter) -> tuple[str, ...]:
+    """Give the classes of a parameter: each type of an argument has a binary for each of these (SPEC-2).
+
+    A type is `*T` by its elements; for integers `i32`, or `i64` and `u64` where the number is too large for it; `fp32`
+    or `i1`; or the declared one.
+    """
+    if parameter.is_constexpr:
+        return ("each value",)
+    classes = ["any"]
+    if parameter.is_specialized and parameter.is_alignment_specialized and parameter.declared[:2] not in ("fp", "bf"):
+        classes.insert(0, "divisible by 16")
+    if parameter.is_specialized and not parameter.declared:
+        classes.insert(0, "equal to 1")
+    if not parameter.declared or parameter.declared.startswith("*"):
+        classes.insert(0, "None")
+    return tuple(classes)
+
+
+def stand_ins(parameter: Parameter, value: object) -> list[object]:
+    """Give a value of each class that arguments of this one's type may be in; itself, where there is one class.
+
+    Parameters
+    ----------
+    value
+        A tensor, or a number; its type and width, owner and device stay.
+    """
+    pointer = pointer_of(f"argument {parameter.name!r}", value)
+    classes = classes_of(parameter)
+    if pointer is not None:
+        aligned = pointer.address - pointer.address % ALIGNMENT
+        return [
+            replace(pointer, address=aligned + beyond)
+            for name, beyond in (("divisible by 16", 0), ("any", ALIGNMENT // 2))
+            if name in classes
+        ]
+    if isinstance(value, np.integer):
+        value = value.item()
+    if not isinstance(value, int) or isinstance(value, bool) or parameter.is_constexpr:
+        return [value]
+    kind = parameter.declared or _integer_kind(value)
+    least = {"i64": 2**32, "u64": 2**63}.get(kind, 0) if not parameter.declared else 0
+    numbers = {"equal to 1": 1, "divisible by 16": least + ALIGNMENT, "any": least + 2}
+    return [number for name, number in numbers.items() if name in classes]
+
+
+def _integer_kind(value: int) -> str:
+    return "i32" if -(2**31) <= value < 2**31 else "u64" if 2**63 <= value < 2**64 else "i64"
+
+
 def _declared_type(annotation: str) -> str:
     text = annotation.replace("triton.language.", "").replace("tl.", "").replace("const ", "").strip("'\" ")
     stars = ""
@@ -120,12 +183,18 @@ class Signature:
     """A kernel's parameters, and the binding of arguments to them by Python's own rules (ARG-1)."""
 
     def __init__(
-        self, function: FunctionType, unspecialized: Iterable[str | int], unaligned: Iterable[str | int]
+        self,
+        function: FunctionType,
+        do_not_specialize: Iterable[str | int],
+        not_on_alignment: Iterable[str | int],
     ) -> None:
         self.kernel = function.__name__
         parameters = list(inspect.signature(function).parameters.values())
         names = [p.name for p in parameters]
-        free, unaligned = self._named(unspecialized, names), self._named(unaligned, names)
+        self.names = names
+        self.positional = sum(p.kind is not p.KEYWORD_ONLY for p in parameters)  # how many may be given by position
+        free = self.named("do_not_specialize", do_not_specialize)
+        unaligned = self.named("do_not_specialize_on_alignment", not_on_alignment)
         self.parameters: list[Parameter] = []
         for p in parameters:
             if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
@@ -139,6 +208,10 @@ class Signature:
             text = _annotation_text(p.annotation)
             is_constexpr = "constexpr" in text
             is_const = ("const" in text and not is_constexpr) or text.strip("'\" ").startswith("*k")
+            if is_constexpr and p.name in free | unaligned:
+                rule = "a constexpr has a binary for each of its values, which cannot be switched off"
+                remedy = "Leave it out, or pass it as a number."
+                raise ContractValueError(f"do_not_specialize of {self.kernel!r}", rule, p.name, remedy, "SPEC-2")
             self.parameters.append(
                 Parameter(
                     p.name,
@@ -149,25 +222,24 @@ class Signature:
                     p.name not in unaligned,
                 )
             )
-        self.names = names
         self._bind = _binder(function, parameters)
 
-    def _named(self, given: Iterable[str | int], names: list[str]) -> set[str]:
-        """Turn names and positions into names; a misspelt one is refused (SPEC-2)."""
+    def named(self, switch: str, given: Iterable[str | int]) -> set[str]:
+        """Turn names and positions of parameters into names; a misspelt one is refused (SPEC-2)."""
         found = set()
         for entry in given:
-            if isinstance(entry, int) and 0 <= entry < len(names):
-                found.add(names[entry])
-            elif isinstance(entry, str) and entry in names:
+            if isinstance(entry, int) and not isinstance(entry, bool) and 0 <= entry < len(self.names):
+                found.add(self.names[entry])
+            elif isinstance(entry, str) and entry in self.names:
                 found.add(entry)
             else:
                 from gridpact.metadata import nearest_name
 
                 raise ContractValueError(
-                    f"do_not_specialize of {self.kernel!r}",
+                    f"{switch} of {self.kernel!r}",
                     "expected names or positions of parameters",
                     entry,
-                    nearest_name(str(entry), names),
+                    nearest_name(str(entry), self.names),
                     "SPEC-2",
                 )
         return found
@@ -640,7 +712,7 @@ def _scalar(
                 raise ContractOverflowError(
                     subject, "expected an int of 64 bits, from -2**63 to 2**64 - 1", value, clause="ARG-2"
                 )
-            kind = "i32" if -(2**31) <= value < 2**31 else "u64" if 2**63 <= value < 2**64 else "i64"
+            kind = _integer_kind(int(value))
         else:
             kind = "i1" if isinstance(value, bool) else "fp32"
     into.leaves.append(Leaf(subject, kind, encode(subject, kind, value)))

@@ -1,9 +1,10 @@
-"""The command line: `gridpact devices`, `gridpact plan`, `gridpact verify` and `gridpact bench`."""
+"""The command line: `gridpact devices`, `plan`, `why`, `verify` and `bench`."""
 
 from __future__ import annotations
 
 import os
 import platform
+import runpy
 import shlex
 import shutil
 import sys
@@ -167,6 +168,77 @@ def _print_launch(console: Console, planned: Any) -> None:
         console.print("An axis is 0: nothing would run. [GRID-9]", markup=False)
     for error in planned.errors:
         console.print(f"[red]{escape(str(error))}[/]", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def why(
+    kernel: Annotated[
+        str,
+        typer.Argument(metavar="FILE.py[:FUNCTION]", help="A program, and the kernel of it to explain; all if none."),
+    ],
+    arguments: Annotated[list[str] | None, typer.Argument(help="The program's own arguments, after --.")] = None,
+) -> None:
+    """Run a program and say of each binary that its kernels got why: which fact is new against the nearest one.
+
+    Ends with 0, with 1 if the program failed, with 2 for a mistake in what was asked.
+    """
+    from gridpact import compiles, hooks
+    from gridpact.asked import in_a_line
+    from gridpact.errors import ContractValueError
+
+    console = Console(soft_wrap=True, highlight=False)
+    file, _, function = kernel.partition(":") if ".py:" in kernel else (kernel, "", "")
+    path = Path(file)
+    if path.suffix != ".py" or not path.is_file():
+        console.print(
+            f"[red]{escape(str(ContractValueError('file', 'expected a Python program that exists', file)))}[/]"
+        )
+        raise typer.Exit(2)
+    seen: list[compiles.Compile] = []
+
+    def tell(compiled: compiles.Compile) -> None:
+        if function in ("", compiled.kernel):
+            seen.append(compiled)
+            console.print(f"[bold]{compiled.kernel}[/]{escape(str(compiled).removeprefix(compiled.kernel))}")
+
+    failed = ""
+    before = sys.argv
+    sys.argv = [file, *(arguments or [])]
+    sys.path.insert(0, str(path.parent.absolute()))
+    try:
+        with hooks.observe(compiled=tell):
+            runpy.run_path(file, run_name="__main__")
+    except SystemExit as ended:
+        failed = "" if ended.code in (None, 0) else f"ended with {ended.code}"
+    except Exception as error:
+        failed = in_a_line(error)
+    finally:
+        sys.argv = before
+    _print_causes(console, seen, function)
+    if failed:
+        console.print(f"[red]{escape(path.name)}: {escape(failed)}[/]")
+        raise typer.Exit(1)
+
+
+def _print_causes(console: Console, seen: list[Any], function: str) -> None:
+    """Print, for each kernel, how many binaries it got, and which facts made them."""
+    from gridpact import compiles
+
+    if not seen:
+        console.print(f"No binary of {escape(function) or 'any kernel'} was needed: no launch was seen.")
+    for name in dict.fromkeys(each.kernel for each in seen):
+        mine = [each for each in seen if each.kernel == name]
+        seconds = sum(each.elapsed_ns for each in mine) / 1e9
+        console.print(f"\n[bold]{escape(name)}[/]: {len(mine)} binaries in {seconds:.2f} s")
+        made: dict[str, list[Any]] = {}
+        for change in (change for each in mine for change in each.changes):
+            made.setdefault(change.name, []).append(change)
+        table = Table.grid(padding=(0, 2))
+        for fact, changes in sorted(made.items(), key=lambda item: -len(item[1])):
+            is_storm = len(changes) >= compiles.STORM
+            remedy = f"[yellow]a storm. {escape(compiles.remedy_for(changes[-1]))}[/]" if is_storm else ""
+            table.add_row(f"  {escape(fact)}", f"made {len(changes)}", remedy)
+        console.print(table)
 
 
 @app.command()

@@ -7,14 +7,16 @@ has made `STORM` binaries of one kernel in this process is warned of, once.
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from gridpact.identity import Change, Key, differences
 
-__all__ = ["STORM", "Compile", "Origin", "RecompileWarning", "nearest", "of_kernel", "remedy_for"]
+if TYPE_CHECKING:
+    from gridpact.jit import Kernel
+
+__all__ = ["STORM", "Compile", "Origin", "RecompileWarning", "explained", "nearest", "remedy_for", "warn_of_storm"]
 
 Origin: TypeAlias = Literal["compiled", "disk", "memory"]
 
@@ -68,35 +70,25 @@ def nearest(key: Key, known: Iterable[Key]) -> tuple[Change, ...]:
     return min(reversed(changes), key=lambda each: len(each), default=())
 
 
-def of_kernel(
-    kernel: str, device: str, key: Key, origin: Origin, elapsed_ns: int, known: Iterable[Key], causes: Counter[str]
-) -> Compile:
-    """Say why a binary was needed.
+def explained(kernel: Kernel, device: str, key: Key, origin: Origin, elapsed_ns: int) -> Compile:
+    """Say why a binary is needed that a kernel has not, and count what made it."""
+    changes = nearest(key, kernel.compiled)
+    kernel.causes.update(change.name for change in changes)
+    return Compile(kernel.__name__, device, key, origin, elapsed_ns, changes, len(kernel.compiled))
 
-    Parameters
-    ----------
-    known
-        The binaries that the kernel had, in the order in which it got them.
-    causes
-        Name of a fact -> binaries that it made, so far; counted up here.
+
+def warn_of_storm(kernel: Kernel, compiled: Compile) -> None:
+    """Warn of a fact that has just made its `STORM`th binary of a kernel.
 
     Warns
     -----
     RecompileWarning
-        KEY-4: a fact made its `STORM`th binary.
+        KEY-4.
     """
-    known = list(known)
-    changes = nearest(key, known)
-    for change in changes:
-        causes[change.name] += 1
-        if causes[change.name] == STORM:
-            warnings.warn(
-                f"kernel {kernel!r}: {STORM} of its {len(known) + 1} binaries differ in one fact, {change}. "
-                f"{remedy_for(change)} [KEY-4]",
-                RecompileWarning,
-                stacklevel=2,
-            )
-    return Compile(kernel, device, key, origin, elapsed_ns, changes, len(known))
+    for change in compiled.changes:
+        if kernel.causes[change.name] == STORM:
+            told = f"{STORM} of its {compiled.known + 1} binaries differ in one fact, {change}. {remedy_for(change)}"
+            warnings.warn(f"kernel {kernel.__name__!r}: {told} [KEY-4]", RecompileWarning, stacklevel=2)
 
 
 def remedy_for(change: Change) -> str:

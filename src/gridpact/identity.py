@@ -269,8 +269,8 @@ def _told(fact: Typed | None) -> str:
         return f"array of {rest[1]}, {_digest(rest[2])[:8]}"
     if kind == "object":
         return f"{rest[1]}({', '.join(f'{name}={_told(item)}' for name, item in rest[3:])})"
-    if kind in ("source", "code", "function"):
-        return f"{kind} {rest[-1][:8]}"
+    if kind in ("source", "code", "large"):
+        return f"{' '.join((kind, *rest[:-1]))} {rest[-1][:8]}"
     if rest and isinstance(rest[0], tuple) and all(isinstance(item, tuple) for item in rest[1:]):
         items = ", ".join(map(_told, rest[1:]))
         return f"[{items}]" if kind == "list" else f"({items})" if kind == "tuple" else f"{kind}({items})"

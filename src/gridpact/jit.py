@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import product
 from types import FunctionType
-from typing import Any, Literal, TypeAlias, overload
+from typing import Any, Final, Literal, TypeAlias, overload
 
 import numpy as np
 
 from gridpact import launch as path
 from gridpact import learned, native, toolchain
-from gridpact.arguments import Pointer, Signature, short_dtype
+from gridpact.arguments import Pointer, Signature, classes_of, short_dtype, stand_ins
 from gridpact.backends.protocol import Device
 from gridpact.errors import ContractTypeError, ContractValueError, ResourceError
 from gridpact.grid import Grid, canonical_grid
@@ -24,6 +26,7 @@ from gridpact.state import Source, jitted_function, source_of, text_of, uncompil
 
 __all__ = ["CompiledKernel", "Kernel", "OnStateChange", "jit"]
 
+_MOST_CLASSES: Final = 64
 OnStateChange: TypeAlias = Literal["recompile", "refuse"]
 
 
@@ -253,6 +256,54 @@ class Kernel(native.Launchable):  # type: ignore[misc]  # either of two classes
         if grid is not None:
             canonical_grid(grid, call.meta, call.device.limits)
         return path.compiled_for(call)
+
+    @property
+    def classes(self) -> dict[str, tuple[str, ...]]:
+        """Parameter -> classes of its values with a binary of their own, as `arguments.CLASSES` says (SPEC-2)."""
+        return {parameter.name: classes_of(parameter) for parameter in self.signature.parameters}
+
+    def precompile(
+        self, *args: object, over: Iterable[str | int] | None = None, **kwargs: object
+    ) -> list[CompiledKernel]:
+        """Compile a set of classes ahead, so that no launch of them compiles; nothing is launched.
+
+        Parameters
+        ----------
+        args, kwargs
+            As for `warmup`: one launch of the set. Element types, widths of integers and constants stay as here.
+        over
+            Names or positions of parameters whose classes are all compiled, in every combination: aligned to 16 bytes
+            and not, equal to 1, divisible by 16, any other number. All parameters if not given.
+
+        Returns
+        -------
+        One compiled kernel for each combination, the last parameter's class changing fastest.
+
+        Raises
+        ------
+        ContractValueError
+            SPEC-2: a misspelt name, or more than 64 combinations.
+        """
+        named = {name: value for name, value in kwargs.items() if name in self.signature.names}
+        given = {name: _tensor_of(value) for name, value in kwargs.items() if name not in named}
+        tensors = {name: _tensor_of(value) for name, value in named.items()}
+        bound = self.signature.bind(tuple(map(_tensor_of, args)), tensors)
+        wanted = self.signature.names if over is None else self.signature.named("over", over)
+        choices = [
+            stand_ins(parameter, bound[parameter.name]) if parameter.name in wanted else [bound[parameter.name]]
+            for parameter in self.signature.parameters
+        ]
+        count = math.prod(map(len, choices))
+        if count > _MOST_CLASSES:
+            rule = f"at most {_MOST_CLASSES} binaries at once, and a combination of classes for each"
+            remedy = "Name the parameters that vary with over=[...]."
+            raise ContractValueError(f"precompile of {self.__name__!r}", rule, count, remedy, "SPEC-2")
+        by_name = self.signature.names[self.signature.positional :]
+        calls = []
+        for chosen in product(*choices):
+            positional, rest = chosen[: self.signature.positional], chosen[self.signature.positional :]
+            calls.append(path.bind(self, positional, {**dict(zip(by_name, rest, strict=True)), **given}))
+        return [path.compiled_for(call) for call in calls]
 
     def prepare(
         self, *args: object, grid: object, on_change: Literal["refuse", "prepare"] = "refuse", **kwargs: object

@@ -198,24 +198,25 @@ def compiled_for(call: Call, check: Callable[[], None] = lambda: None) -> Compil
         compiled = kernel.compiled.get(key)
         if compiled is not None:
             return compiled
-        check()
         began = time.perf_counter_ns()
-        binary, origin = _binary_of(call, source, key)
+        binary, origin = _binary_of(call, source, key, check)
         if not source.is_current():
             rule = "captured values may not change while it is compiled"
             raise ContractValueError(f"kernel {kernel.__name__!r}", rule, remedy="Launch it again.", clause="STATE-1")
         elapsed_ns = time.perf_counter_ns() - began
-        told = compiles.of_kernel(kernel.__name__, device.name, key, origin, elapsed_ns, kernel.compiled, kernel.causes)
+        told = compiles.explained(kernel, device.name, key, origin, elapsed_ns)
         compiled = kernel.compiled[key] = kernel.make_compiled(key, binary, device)
+    compiles.warn_of_storm(kernel, told)
     hooks.tell_of_compile(kernel, told)
     return compiled
 
 
-def _binary_of(call: Call, source: Source, key: Key) -> tuple[Binary, Origin]:
+def _binary_of(call: Call, source: Source, key: Key, check: Callable[[], None]) -> tuple[Binary, Origin]:
     """Compile, unless another kernel has the same identity: a function may make its kernel anew at each call."""
     binary = _binaries.get(key)
     if binary is not None:
         return binary, "memory"
+    check()
     binary = call.device.compile(source, call.arguments, call.options, call.kernel.repr)
     if call.device.compiles:
         _binaries[key] = binary

@@ -316,7 +316,7 @@ def _reads(call: path.Call) -> Iterator[tuple[object, str | None, object, object
         raise _NotRemembered
     seen = set()
     for read in (read for source in sources for read in source.reads):
-        if not read.is_same():
+        if not read.is_identical():
             raise _NotRemembered
         for step in _steps(read):
             told = tuple(map(id, step))

@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from gridpact.errors import ContractError, ContractTypeError
+from gridpact.errors import ContractTypeError, ContractValueError
 from gridpact.identity import TooManyLeavesError, Typed, code_fact, typed
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 ABSENT: Final = object()
+_LARGE: Final = 4096  # characters of a captured value's fact, which each look-up of a key would walk
 _DEF: Final = re.compile(r"^def\s+\w+\s*\(", re.MULTILINE)
 # Types of values that cannot change without becoming another object, so that identity proves them unchanged.
 _IMMUTABLE: Final = (
@@ -142,6 +143,8 @@ class Captured:
         What was there, and for a `tl.constexpr` what that held; `ABSENT` for nothing.
     fact
         What the value was, by value and type.
+    is_immutable
+        Whether the identity of the value, or of the held one, proves it unchanged.
     """
 
     function: FunctionType
@@ -149,14 +152,13 @@ class Captured:
     value: object
     held: object
     fact: Typed
+    is_immutable: bool
 
     def is_identical(self) -> bool:
         """Whether the name still holds the same object, and that object cannot have changed: O(1) (STATE-3)."""
-        if _resolve(self.function, self.path) is not self.value:
+        if not self.is_immutable or _resolve(self.function, self.path) is not self.value:
             return False
-        if self.held is not ABSENT:
-            return _is_immutable(self.held) and getattr(self.value, "value", None) is self.held
-        return self.value is ABSENT or _is_immutable(self.value)
+        return self.held is ABSENT or getattr(self.value, "value", None) is self.held
 
     def is_same(self) -> bool:
         """Whether the name still holds the same value of the same type; its own `==` is not asked (STATE-2)."""
@@ -167,7 +169,7 @@ class Captured:
             return False  # what a helper is, its name does not tell
         if _fact_of(self.function, self.path, now) != self.fact:
             return False
-        self.value, self.held = now, _held(now)  # an equal copy: from now on identity proves this one
+        self.__dict__ = _capture(self.function, self.path, now, self.fact).__dict__  # identity proves the copy now
         return True
 
 
@@ -179,6 +181,12 @@ def is_constexpr(value: object) -> bool:
 
 def _held(value: object) -> object:
     return getattr(value, "value", ABSENT) if is_constexpr(value) else ABSENT
+
+
+def _capture(function: FunctionType, path: tuple[str, ...], value: object, fact: Typed) -> Captured:
+    held = _held(value)
+    is_immutable = value is ABSENT or _is_immutable(value if held is ABSENT else held)
+    return Captured(function, path, value, held, fact, is_immutable)
 
 
 class Source:
@@ -271,12 +279,12 @@ def _read(jitted: Any, trail: str, seen: dict[FunctionType, Source]) -> Source:
         if path in source.captured:
             continue
         if value is ABSENT:  # a builtin, or not defined yet: it has no part in the identity until it is
-            source.reads.append(Captured(function, path, ABSENT, ABSENT, ()))
+            source.reads.append(_capture(function, path, ABSENT, ()))
             continue
         name = ".".join(path)
         helper = _helper(value)
         fact = () if helper else _fact_of(function, path, value)
-        source.reads.append(Captured(function, path, value, _held(value), fact))
+        source.reads.append(_capture(function, path, value, fact))
         if helper is None:
             source.captured[path] = value
             facts.append((f"captured {name}{of}", fact))
@@ -339,13 +347,15 @@ def _fact_of(function: FunctionType, path: tuple[str, ...], value: object) -> Ty
     if isinstance(value, FunctionType):
         return code_fact(value)
     try:
-        return typed(value)
+        fact = typed(value)
+        text = repr(fact)
+        return fact if len(text) < _LARGE else ("large", fact[0], hashlib.sha256(text.encode()).hexdigest())
     except TooManyLeavesError as error:
-        raise ContractError(
+        raise ContractValueError(
             _captured_by(function, path), str(error), value, "Capture less of it, or a tuple.", "STATE-3"
         ) from error
     except TypeError as error:
-        raise ContractError(
+        raise ContractTypeError(
             _captured_by(function, path),
             "expected a constexpr, a number, a string, a dtype, a container or plain object of these, a module or a "
             "jitted function",

@@ -8,6 +8,7 @@ from its `Source`, so that names mean what Python means by them (Triton 3.3 alon
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib.metadata
 import os
 import re
@@ -15,6 +16,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
@@ -233,6 +235,8 @@ def facts_of(target: Target, options: Mapping[str, Any]) -> tuple[tuple[str, Typ
     facts = _facts.get(seen)
     if facts is None:
         resolved = resolved_options(target, options)
+        if resolved.get("extern_libs"):
+            resolved["extern_libs"] = tuple((name, _content(path)) for name, path in resolved["extern_libs"])
         facts = _facts[seen] = (
             ("target", target.fact()),
             ("toolchain", typed((installed().distribution, installed().full_version))),
@@ -240,6 +244,14 @@ def facts_of(target: Target, options: Mapping[str, Any]) -> tuple[tuple[str, Typ
             *((f"option {name}", typed(value)) for name, value in sorted(resolved.items())),
         )
     return facts
+
+
+def _content(path: str) -> str:
+    """Give a library by what is in it, read once: where it lies is no part of a kernel's identity."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        return path  # the compiler will say so
 
 
 _facts: Final[dict[Any, tuple[tuple[str, Typed], ...]]] = {}  # by target, environment and options: a few per process

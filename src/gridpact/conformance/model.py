@@ -39,7 +39,7 @@ Kind: TypeAlias = Literal["positive", "control", "negative"]
 Tier: TypeAlias = Literal["quick", "slow"]
 Verdict: TypeAlias = Literal["pass", "violated", "unguarded", "unsupported", "unimplemented", "error"]
 
-FAMILIES: Final = ("grid", "stream", "device", "capture", "meta", "argument", "spec", "key", "hook", "thread")
+FAMILIES: Final = ("grid", "stream", "device", "capture", "meta", "argument", "spec", "key", "state", "hook", "thread")
 """Modules of `gridpact.contract` that hold clauses and their cases, in the order of the report."""
 
 LIMITS_S: Final[dict[Tier, float]] = {"quick": 60.0, "slow": 900.0}

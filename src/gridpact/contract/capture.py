@@ -177,18 +177,21 @@ def launch_that_capture_forbids_is_refused(subject: Subject, how: str, needs: st
     _submit(subject, grid, _memory(subject, grid))
     program = "passed_on" if needs == "a_wait" else "coordinates"
     kernel = subject.kernel(program, fresh=True)
+    # An identity that no other case has: a binary that another kernel has loaded needs nothing.
+    options = {} if needs == "a_wait" else {"num_warps": 2, "num_stages": 1 + 2 * _HOW.index(how) + (needs == "a_load")}
     more: tuple[Any, ...] = (subject.host(np.full(1, 5, "i4")),) if needs == "a_wait" else grid
     if needs == "a_wait":
         kernel[(1,)](subject.tensor(poisoned(1)), subject.tensor(more[0]))
     if needs == "a_load":
-        kernel.warmup(subject.tensor(_memory(subject, grid)), *grid, grid=grid)
+        kernel.warmup(subject.tensor(_memory(subject, grid)), *grid, grid=grid, **options)
     subject.synchronize()
     seen, refused_seen = _memory(subject, grid), _memory(subject, grid)
     subject.driver_calls()
 
     def ask() -> None:
-        subject.show(program, kernel, grid, (refused_seen, *more), {})
-        kernel[grid](subject.tensor(refused_seen), *(subject.tensor(m) if needs == "a_wait" else m for m in more))
+        subject.show(program, kernel, grid, (refused_seen, *more), options)
+        passed = (subject.tensor(m) if needs == "a_wait" else m for m in more)
+        kernel[grid](subject.tensor(refused_seen), *passed, **options)
 
     with own_rule(subject):
         try:

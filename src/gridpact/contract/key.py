@@ -164,7 +164,7 @@ def order_of_options_changes_nothing(subject: Subject) -> None:
     same(subject, "binaries", one, other)
 
 
-def _check_captured(
+def check_captured(
     subject: Subject, program: str, kernel: Any, value: int, is_changed: bool, binaries: dict[int, str]
 ) -> None:
     """Demand that a kernel writes what it captured; after a change a refusal is as good.
@@ -195,14 +195,14 @@ def changed_global_is_seen(subject: Subject) -> None:
     before = program.__globals__["CAPTURED"]
     binaries: dict[int, str] = {}
     try:
-        _check_captured(subject, "captured", kernel, 3, False, binaries)
+        check_captured(subject, "captured", kernel, 3, False, binaries)
         program.__globals__["CAPTURED"] = type(before)(5)
         subject.asked.script.constant("CAPTURED", type(before)(5))
-        _check_captured(subject, "captured", kernel, 5, True, binaries)
+        check_captured(subject, "captured", kernel, 5, True, binaries)
     finally:
         program.__globals__["CAPTURED"] = before
     subject.asked.script.constant("CAPTURED", before)
-    _check_captured(subject, "captured", kernel, 3, True, binaries)
+    check_captured(subject, "captured", kernel, 3, True, binaries)
 
 
 def _capturing(subject: Subject, value: int) -> tuple[Any, Any]:
@@ -228,10 +228,10 @@ def changed_closure_is_seen(subject: Subject) -> None:
     function, kernel = _capturing(subject, 7)
     cell = function.__closure__[0]
     binaries: dict[int, str] = {}
-    _check_captured(subject, "closure", kernel, 7, False, binaries)
+    check_captured(subject, "closure", kernel, 7, False, binaries)
     cell.cell_contents = type(cell.cell_contents)(9)
     subject.asked.script.constant("function_7.__closure__[0].cell_contents", cell.cell_contents)
-    _check_captured(subject, "closure", kernel, 9, True, binaries)
+    check_captured(subject, "closure", kernel, 9, True, binaries)
 
 
 @case("KEY-1")
@@ -241,4 +241,4 @@ def kernels_of_one_name_differ_by_their_closures(subject: Subject) -> None:
     kernels = {value: _capturing(subject, value)[1] for value in (7, 9)}
     binaries: dict[int, str] = {}
     for value in (7, 9, 7):
-        _check_captured(subject, "closure", kernels[value], value, False, binaries)
+        check_captured(subject, "closure", kernels[value], value, False, binaries)

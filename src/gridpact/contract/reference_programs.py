@@ -1,5 +1,7 @@
 """The same probe programs as Python functions, for the reference backend."""
 
+from types import ModuleType
+
 import numpy as np
 
 from gridpact.backends.reference import num_programs, program_id
@@ -198,6 +200,58 @@ def closure(CAPTURED):
         seen[0] = CAPTURED
 
     return captured_cell
+
+
+KEPT = 4
+HOLDER = ModuleType("HOLDER")
+HOLDER.KEPT = KEPT
+KEPT_LIST = [1, 2, 3]
+KEPT_OBJECT = None
+_CODES = {"4": 1, "4.0": 2, "0.0": 3, "-0.0": 4, "1": 5, "True": 6, "nan": 7}
+
+
+def kept_global(seen):
+    """Write the type and value of a global as text tells them."""
+    seen[0] = _CODES[str(KEPT)]
+
+
+def kept_attribute(seen):
+    """Write the type and value of an attribute of a module as text tells them."""
+    seen[0] = _CODES[str(HOLDER.KEPT)]
+
+
+def kept_cell(KEPT):
+    """Make a program that writes the type and value of a cell of its closure as text tells them."""
+
+    def kept_in_a_cell(seen):
+        seen[0] = _CODES[str(KEPT)]
+
+    return kept_in_a_cell
+
+
+def kept_length(seen):
+    """Write how long a captured list is."""
+    seen[0] = len(KEPT_LIST)
+
+
+def kept_object(seen):
+    """Write whether there is a captured object."""
+    seen[0] = 1 if KEPT_OBJECT is not None else 2
+
+
+def answers_3():
+    """Give a number; a helper."""
+    return 3
+
+
+def answers_5():
+    """Give another number; a helper."""
+    return 5
+
+
+def asks_helper(seen):
+    """Write what a helper gives."""
+    seen[0] = HELPER()
 
 
 def two_numbers(seen, m, n):

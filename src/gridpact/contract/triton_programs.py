@@ -3,6 +3,8 @@
 `options` of a function are what `jit` is told, so that one binary serves many grids.
 """
 
+from types import ModuleType
+
 import triton.language as tl
 
 
@@ -287,6 +289,67 @@ def closure(CAPTURED):
         tl.store(seen, CAPTURED)
 
     return captured_cell
+
+
+# What the programs below capture; cases put other values there.
+KEPT = tl.constexpr(4)
+HOLDER = ModuleType("HOLDER")
+HOLDER.KEPT = KEPT
+KEPT_LIST = tl.constexpr([1, 2, 3])
+KEPT_OBJECT = tl.constexpr(None)
+
+
+def kept_global(seen):
+    """Write the type and value of a global as text tells them."""
+    text: tl.constexpr = f"{KEPT}"
+    code = (text == "4") * 1 + (text == "4.0") * 2 + (text == "0.0") * 3 + (text == "-0.0") * 4 + (text == "1") * 5
+    tl.store(seen, code + (text == "True") * 6 + (text == "nan") * 7)
+
+
+def kept_attribute(seen):
+    """Write the type and value of an attribute of a module as text tells them."""
+    text: tl.constexpr = f"{HOLDER.KEPT}"
+    code = (text == "4") * 1 + (text == "4.0") * 2 + (text == "0.0") * 3 + (text == "-0.0") * 4 + (text == "1") * 5
+    tl.store(seen, code + (text == "True") * 6 + (text == "nan") * 7)
+
+
+def kept_cell(KEPT):
+    """Make a program that writes the type and value of a cell of its closure as text tells them."""
+
+    def kept_in_a_cell(seen):
+        text: tl.constexpr = f"{KEPT}"
+        code = (text == "4") * 1 + (text == "4.0") * 2 + (text == "0.0") * 3 + (text == "-0.0") * 4 + (text == "1") * 5
+        tl.store(seen, code + (text == "True") * 6 + (text == "nan") * 7)
+
+    return kept_in_a_cell
+
+
+def kept_length(seen):
+    """Write how long a captured list is."""
+    tl.store(seen, len(KEPT_LIST))
+
+
+def kept_object(seen):
+    """Write whether there is a captured object."""
+    if KEPT_OBJECT is not None:
+        tl.store(seen, 1)
+    else:
+        tl.store(seen, 2)
+
+
+def answers_3():
+    """Give a number; a helper."""
+    return 3
+
+
+def answers_5():
+    """Give another number; a helper."""
+    return 5
+
+
+def asks_helper(seen):
+    """Write what a helper gives."""
+    tl.store(seen, HELPER())
 
 
 def two_numbers(seen, m, n):

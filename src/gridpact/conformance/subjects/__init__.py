@@ -130,7 +130,8 @@ class Subject(ABC):
         name a stream), `stream_handles` (any number can be made the current stream), `owners` (it can tell whose memory
         a pointer is to), `records` (what reaches the backend is seen), `from_triton` (it takes over kernels that
         `triton.jit` made), `capture` (launches can be captured in graphs and replayed),
-        `descriptors` (tensor descriptors of Triton are arguments).
+        `descriptors` (tensor descriptors of Triton are arguments), `state` (captured values are compiled in, by our own
+        rules), `explained` (it says why it compiles), `classes` (they can be listed, and compiled ahead).
     lacks
         Ability -> why it has not got it; such cases are `unsupported`.
     unwritten
@@ -204,6 +205,10 @@ class Subject(ABC):
     def jit(self, function: FunctionType, **options: Any) -> Any:
         """Make a kernel of a function: `kernel[grid](*args, **options)` launches it."""
 
+    def helper(self, function: FunctionType) -> Any:
+        """Make a function that kernels call."""
+        return self.jit(function)
+
     def tensor(self, array: np.ndarray[Any, Any]) -> Any:
         """Give an array as an argument of a launch; what kernels write must be seen in the array afterwards.
 
@@ -257,6 +262,12 @@ class Subject(ABC):
     def launch_options(self) -> frozenset[str]:
         """Names of the launch options that it takes, as far as it tells."""
         return frozenset()
+
+    @contextmanager
+    def explained(self, told: list[list[str]]) -> Iterator[None]:
+        """Note of each binary that kernels get in the block which facts are new; of subjects with `explained`."""
+        raise Unsupported(self.lacks.get("explained", "it does not say why it compiles"))
+        yield
 
     def identity(self, compiled: Any) -> str:
         """Name the binary that a launch ran, so that two are equal exactly if they are one."""

@@ -28,6 +28,7 @@ _ABILITIES: Final = frozenset(
     {"num_warps", "shared", "hooks", "options", "binaries", "compiled", "geometry", "limits", "scratch", "clusters"}
     | {"cooperative", "stream_option", "records", "from_triton", "capture"}
 )
+_OWN: Final = frozenset({"state", "explained", "classes"})
 _IMPORTS: Final = "import numpy as np\nimport gridpact\nimport triton.language as tl\n"
 _LANES: Final = "a warp has 32 threads"
 
@@ -119,7 +120,7 @@ class GridpactCuda(CudaMemory, _OnCuda):
             tensor=f"torch.from_numpy({{}}).to({device!r})",
             hooks=HOOKS_TEXT,
         )
-        self.abilities = _ABILITIES | {"streams", "held", "owners", "descriptors"}
+        self.abilities = _ABILITIES | _OWN | {"streams", "held", "owners", "descriptors"}
         self.lacks = {
             "lanes": _LANES,
             "stream_handles": "its driver makes the handles: no number can be chosen",
@@ -191,7 +192,7 @@ class GridpactCudaFake(FakeDriver, _OnCuda):
         self.name, self.device = "gridpact:cuda:fake", FakeDriver.device
         self.driver = "our own libcuda.so.1"
         nothing = "no kernel runs"
-        self.abilities = _ABILITIES | {"stream_handles"}
+        self.abilities = _ABILITIES | _OWN | {"stream_handles"}
         self.lacks = {"lanes": _LANES, **dict.fromkeys(("streams", "held", "owners"), nothing)}
         self.lacks |= {"descriptors": "Triton's own launcher packs them, which needs a GPU"}
         if toolchain.installed().version < (3, 6):

@@ -66,6 +66,14 @@ class GridpactDevice(Subject):
         kernel = gridpact.jit(function, **{**getattr(function, "options", {}), **options})
         return _On(kernel, self.opened.name)
 
+    def helper(self, function: FunctionType) -> Any:
+        return gridpact.jit(function) if self.opened.compiles else function
+
+    @contextmanager
+    def explained(self, told: list[list[str]]) -> Iterator[None]:
+        with gridpact.hooks.observe(compiled=lambda compiled: told.append([*map(str, compiled.changes)])):
+            yield
+
     @property
     def launch_options(self) -> frozenset[str]:
         return frozenset(self.opened.options)
@@ -262,6 +270,8 @@ def reference() -> Subject:
         jit="gridpact.jit",
         hooks=HOOKS_TEXT,
     )
+    subject.abilities |= {"explained", "classes"}
+    subject.lacks["state"] = "its kernels read what they capture as they run"
     subject.programs_in_case = 20_000
     subject.limits = None
     return subject
@@ -296,5 +306,6 @@ def sycl_cpu() -> Subject:
         {"num_warps", "lanes", "shared", "hooks", "options", "binaries", "compiled", "geometry", "limits"}
         | {"streams", "held", "stream_option", "records", "owners", "from_triton"}
     )
+    subject.abilities |= {"state", "explained", "classes"}
     subject.streams = {**OWN_STREAMS, "torch": TorchXpu}
     return subject
