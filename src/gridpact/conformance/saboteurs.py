@@ -90,6 +90,12 @@ def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
     setattr(owner, name, functools.wraps(original)(functools.partial(around, original)))
 
 
+def _wrap_method(kind: Any, name: str, around: Callable[..., Any]) -> None:
+    """Replace a method by `around(original, self, *args)`."""
+    original = getattr(kind, name)
+    setattr(kind, name, lambda self, *args: around(original, self, *args))
+
+
 def _change_desc(subject: Any, change: Callable[[Any], Any]) -> None:
     """Change what crosses the boundary to the backend; None launches nothing."""
     kind = type(subject.opened)
@@ -701,6 +707,60 @@ def _forget_captured_values(subject: Any) -> None:
 
     original = Kernel.source
     Kernel.source = lambda self, device: source(original, self, device)  # type: ignore[method-assign]
+
+
+@_saboteur(_SYCL, "STATE-1")
+def _compare_captured_numbers(subject: Any) -> None:
+    """Takes a captured number for unchanged where it equals the one before: 4.0 is 4, and -0.0 is 0.0."""
+    from gridpact import state
+
+    def is_same(original: Callable[..., Any], captured: Any) -> bool:
+        now = state._held(state._resolve(captured.function, captured.path))
+        numbers = isinstance(now, (int, float)) and isinstance(captured.held, (int, float))
+        return (numbers and now == captured.held) or bool(original(captured))
+
+    _wrap_method(state.Captured, "is_same", is_same)
+
+
+@_saboteur(_SYCL, "STATE-2")
+def _never_trust_nan(subject: Any) -> None:
+    """Refuses a kernel whose captured number does not equal itself."""
+    from gridpact import state
+
+    def is_same(original: Callable[..., Any], captured: Any) -> bool:
+        if isinstance(captured.held, float) and captured.held != captured.held:
+            raise ValueError("a captured value has changed")
+        return bool(original(captured))
+
+    _wrap_method(state.Captured, "is_same", is_same)
+
+
+@_saboteur(_SYCL, "STATE-3")
+def _look_at_everything(subject: Any) -> None:
+    """Looks at captured values of any size, each time."""
+    from gridpact import identity
+
+    identity.LEAVES = 10**6  # type: ignore[misc]
+
+
+@_saboteur(_REFERENCE, "KEY-4")
+def _compare_with_the_latest(subject: Any) -> None:
+    """Explains a new binary by what differs from the latest one."""
+    from gridpact import compiles
+
+    _wrap(compiles, "nearest", lambda original, key, known: original(key, list(known)[-1:]))
+
+
+@_saboteur(_REFERENCE, "SPEC-2")
+def _skip_misspelt_names(subject: Any) -> None:
+    """Skips what names no parameter in a list of parameters."""
+    from gridpact import arguments
+
+    def named(original: Callable[..., Any], signature: Any, switch: str, given: Any) -> Any:
+        known = (*signature.names, *range(len(signature.names)))
+        return original(signature, switch, [entry for entry in given if entry in known])
+
+    _wrap_method(arguments.Signature, "named", named)
 
 
 @_saboteur(_SYCL, "SPEC-1", "THREAD-1")

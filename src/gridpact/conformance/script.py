@@ -118,7 +118,8 @@ class Script:
                 self._parts.append(f"{kept} = {name}")
                 self._kernels[other] = (kept, held)
         for captured, value in inspect.getclosurevars(function).globals.items():
-            if not isinstance(value, (ModuleType, type)) and not callable(value):
+            is_constant = hasattr(value, "value") or not callable(value)  # a constexpr passes calls on
+            if is_constant and not isinstance(value, (ModuleType, type)) and not hasattr(value, "fn"):
                 self.constant(captured, value)
         if any(callable(value) for value in options.values()):
             self._parts.append(_DESCRIBED)

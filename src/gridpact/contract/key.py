@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
+import warnings
 from typing import Any, Final
 
 from gridpact.conformance.check import POISON, launch, poisoned, require, same
@@ -242,3 +243,106 @@ def kernels_of_one_name_differ_by_their_closures(subject: Subject) -> None:
     binaries: dict[int, str] = {}
     for value in (7, 9, 7):
         check_captured(subject, "closure", kernels[value], value, False, binaries)
+
+
+clause(
+    "KEY-4",
+    "gridpact",
+    "A recompile can be explained: which fact differs from the nearest known kernel.",
+    "A service that compiles under traffic for an hour, for a batch size that is a constexpr, looks like a slow GPU.",
+)
+
+
+def _explained(subject: Subject, program: str, kernel: Any, *args: Any, **options: Any) -> list[list[str]]:
+    """Launch, and give for each new binary what its launcher says is new."""
+    told: list[list[str]] = []
+    with subject.explained(told):
+        launch(subject, program, (1,), poisoned(2, "i8"), *args, kernel=kernel, **options)
+    return told
+
+
+# Two launches of `constant` or `arrived`, one after the other, and what is new in the second.
+_REASONS: Final[dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...], dict[str, Any], str]]] = {
+    "a_class": ("arrived", (16,), (17,), {}, "argument value: not divisible by 16"),
+    "equal_to_1": ("arrived", (17,), (1,), {}, "argument value: i32 -> equal to 1"),
+    "a_width": ("arrived", (17,), (2**40 + 1,), {}, "argument value: i32 -> i64"),
+    "a_type": ("arrived", (17,), (0.5,), {}, "argument value: i32 -> fp32"),
+    "a_constant": ("constant", (1,), (2,), {}, "constexpr C: 1 -> 2"),
+    "the_type_of_a_constant": ("constant", (1,), (1.0,), {}, "constexpr C: 1 -> 1.0 (int -> float)"),
+    "the_sign_of_zero": ("constant", (0.0,), (-0.0,), {}, "constexpr C: 0.0 -> -0.0"),
+}
+
+
+@case("KEY-4", why=_REASONS)
+def new_fact_is_told(subject: Subject, why: tuple[str, tuple[Any, ...], tuple[Any, ...], dict[str, Any], str]) -> None:
+    """The first binary differs from nothing, a second in one fact, which is told, and the first again is none."""
+    require(subject, "explained")
+    program, first, second, options, due = why
+    kernel = subject.kernel(program, fresh=True)
+    same(subject, "what is new in the first", "[[]]", str(_explained(subject, program, kernel, *first)))
+    same(subject, "what is new in the second", due, str(_one(_explained(subject, program, kernel, *second, **options))))
+    same(subject, "binaries of the first again", 0, len(_explained(subject, program, kernel, *first)))
+
+
+def _one(told: list[list[str]]) -> str:
+    return " and ".join("; ".join(changes) for changes in told)
+
+
+@case("KEY-4")
+def new_option_is_told(subject: Subject) -> None:
+    """A launch with another number of warps tells that."""
+    for ability in ("explained", "num_warps"):
+        require(subject, ability)
+    kernel = subject.kernel("constant", fresh=True)
+    _explained(subject, "constant", kernel, 1, num_warps=2)
+    told = _one(_explained(subject, "constant", kernel, 1, num_warps=8))
+    same(subject, "what is new", "option num_warps: 2 -> 8", told)
+
+
+@case("KEY-4")
+def nearest_binary_is_compared(subject: Subject) -> None:
+    """Of several binaries the one that differs in the fewest facts is compared, not the latest."""
+    require(subject, "explained")
+    kernel = subject.kernel("constant", fresh=True)
+    for constants in ((1, "a"), (2, "b")):
+        _explained(subject, "constant", kernel, *constants)
+    told = _one(_explained(subject, "constant", kernel, 1, "c"))
+    same(subject, "what is new", "constexpr D: 'a' -> 'c'", told)
+
+
+@case("KEY-4", what=["captured", "helper"])
+def new_state_is_told(subject: Subject, what: str) -> None:
+    """A captured value that changed is told by its name, before and after; a rebound helper is told by its name."""
+    for ability in ("explained", "state"):
+        require(subject, ability)
+    program = "captured" if what == "captured" else "asks_helper"
+    name = "CAPTURED" if what == "captured" else "HELPER"
+    names = subject.source(program).__globals__
+    values = [subject.helper(subject.source(f"answers_{number}")) for number in (3, 5)]
+    if what == "captured":
+        values = [names["CAPTURED"], type(names["CAPTURED"])(5.0)]
+    before = names.get(name)
+    kernel = subject.kernel(program, fresh=True)
+    try:
+        names[name] = values[0]
+        _explained(subject, program, kernel)
+        names[name] = values[1]
+        told = _one(_explained(subject, program, kernel))
+    finally:
+        names[name] = before
+    due = "captured CAPTURED: 3 -> 5.0 (int -> float)" if what == "captured" else "helper HELPER edited"
+    same(subject, "what is new", due, told)
+
+
+@case("KEY-4")
+def storm_of_recompiles_is_found(subject: Subject) -> None:
+    """One fact that made 16 binaries of a kernel is warned of, once, by its name."""
+    require(subject, "explained")
+    kernel = subject.kernel("constant", fresh=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for number in range(20):
+            _explained(subject, "constant", kernel, number + 2)
+    told = [str(each.message) for each in caught if "[KEY-4]" in str(each.message)]
+    same(subject, "warnings", 1, len(told))
+    same(subject, "the warning names the fact", True, "constexpr C" in told[0] and "'constant'" in told[0])

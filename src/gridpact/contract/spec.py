@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gridpact.conformance.check import POISON, Array, check_refused, launch, poisoned, require, same
+from gridpact.conformance.check import POISON, Array, check_refused, launch, own_rule, poisoned, require, same
 from gridpact.conformance.model import Unguarded, Violated, case, clause
 from gridpact.conformance.subjects import Subject
 
@@ -169,3 +169,113 @@ def binary_refuses_what_it_was_not_built_for(subject: Subject, given: tuple[tupl
         is_right = not subject.is_own and number == value
         told = f"{broken.seen}; {number} arrived"
         raise (Unguarded if is_right else Violated)(broken.asked, broken.due, told) from broken
+
+
+clause(
+    "SPEC-2",
+    "gridpact",
+    "The classes are documented, can be listed for a kernel, and can be switched off per argument; a misspelt name in "
+    "the switch is refused.",
+    "A warm-up that does not know the classes leaves compiles for the first requests.",
+)
+
+_SWITCHES: Final = ("do_not_specialize", "do_not_specialize_on_alignment")
+
+
+def _classes_seen(subject: Subject, kernel: Any, values: tuple[int, ...]) -> int:
+    """Launch with each number, demand that it arrives, and give how many binaries ran."""
+    require(subject, "binaries")
+    ran = set()
+    for value in values:
+        seen = _aligned(poisoned(4, "i8"))
+        due = seen.copy()
+        due[0] = value
+        result = launch(subject, "arrived", (1,), seen, value, kernel=kernel)
+        if subject.runs:
+            same(subject, f"{value} among {values}", due, seen)
+        else:
+            same(subject, f"{value} among {values}, as the driver got it", value, subject.passed(result)["value"])
+        ran.add(subject.identity(result))
+    return len(ran)
+
+
+@case("SPEC-2", kind="control")
+def each_class_has_a_binary(subject: Subject) -> None:
+    """Without a switch 1, 16 and 17 are three classes of a number."""
+    kernel = subject.kernel("arrived", fresh=True)
+    with own_rule(subject):
+        same(subject, "binaries", 3, _classes_seen(subject, kernel, (17, 16, 1, 33, 32)))
+
+
+@case("SPEC-2", switch=_SWITCHES, by={"name": "value", "position": 1})
+def class_is_switched_off(subject: Subject, switch: str, by: str | int) -> None:
+    """An argument whose classes are switched off, by name or position, has one binary, and arrives each time."""
+    kernel = subject.kernel("arrived", fresh=True, **{switch: [by]})
+    values = (17, 16, 1, 33, 32) if switch == "do_not_specialize" else (17, 16, 33, 32)
+    same(subject, "binaries", 1, _classes_seen(subject, kernel, values))
+
+
+@case("SPEC-2", switch=_SWITCHES)
+def alignment_of_a_tensor_is_switched_off(subject: Subject, switch: str) -> None:
+    """A kernel whose tensors' alignment is switched off doubles aligned and misaligned views by one binary."""
+    require(subject, "binaries")
+    kernel = subject.kernel("scaled", fresh=True, **{switch: ["seen", "source"]})
+    ran = [_check_doubled(subject, kernel, "i4", *begins) for begins in ((0, 0), (4, 0), (8, 12), (0, 0))]
+    same(subject, "binaries", 1, len(set(ran)))
+
+
+@case("SPEC-2", kind="negative", switch=_SWITCHES, wrong={"a_misspelt_name": "valeu", "no_position": 7})
+def misspelt_switch_is_refused(subject: Subject, switch: str, wrong: str | int) -> None:
+    """A switch that names no parameter is refused when the kernel is made, with the nearest name."""
+    due = f"a refusal that names {wrong!r} [SPEC-2]"
+    with own_rule(subject):
+        try:
+            subject.kernel("arrived", fresh=True, **{switch: [wrong]})
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+            is_told = repr(wrong) in str(error) and (not subject.is_own or getattr(error, "clause", "") == "SPEC-2")
+            if not is_told:
+                raise Violated(f"{switch}=[{wrong!r}]", due, told) from error
+            subject.asked.note(due, told)
+        else:
+            raise Violated(f"{switch}=[{wrong!r}]", due, "no error")
+
+
+@case("SPEC-2", kind="negative", switch=_SWITCHES)
+def switch_of_a_constant_is_refused(subject: Subject, switch: str) -> None:
+    """A constexpr has a binary for each value: to switch that off is refused when the kernel is made."""
+    require(subject, "classes")
+    due = "a refusal that names 'C' [SPEC-2]"
+    try:
+        subject.kernel("constant", fresh=True, **{switch: ["C"]})
+    except ValueError as error:
+        same(subject, due, (True, "SPEC-2"), ("'C'" in str(error), getattr(error, "clause", "")))
+    else:
+        raise Violated(f"{switch}=['C']", due, "no error")
+
+
+@case("SPEC-2")
+def classes_are_listed(subject: Subject) -> None:
+    """The classes of each parameter can be listed, and are those that launches have binaries for."""
+    require(subject, "classes")
+    listed = subject.kernel("scaled", fresh=True).kernel.classes
+    number = ("None", "equal to 1", "divisible by 16", "any")
+    due = {"seen": number, "source": number, "n": number, "BLOCK": ("each value",)}
+    same(subject, "classes of `scaled`", str(due), str(listed))
+    free = subject.kernel("scaled", fresh=True, do_not_specialize=["n"]).kernel.classes
+    same(subject, "classes of n, switched off", ("None", "any"), free["n"])
+
+
+@case("SPEC-2")
+def classes_are_compiled_ahead(subject: Subject) -> None:
+    """After every class of three arguments was compiled ahead, no launch of any of them compiles."""
+    require(subject, "classes")
+    kernel = subject.kernel("scaled", fresh=True)
+    seen, source = (subject.tensor(_aligned(poisoned(4 * _COUNT, "i4"))) for _ in range(2))
+    made = kernel.kernel.precompile(seen, source, _COUNT, BLOCK=_COUNT, device=subject.opened.name)  # type: ignore[attr-defined]
+    same(subject, "binaries made ahead", 12, len({binary.hash for binary in made}))
+    told: list[list[str]] = []
+    with subject.explained(told):
+        for begins in itertools.product((0, 4), repeat=2):
+            _check_doubled(subject, kernel, "i4", *begins)
+    same(subject, "binaries that launches needed", "[]", str(told))

@@ -75,6 +75,7 @@ def _held(like: Any, value: Any) -> Any:
 def _kept(subject: Subject, where: str, value: Any) -> Iterator[tuple[str, Any, Callable[[Any], None]]]:
     """Give a program that captures a value there, a new kernel of it, and what puts another value there."""
     require(subject, "compiled")
+    subject.forget()
     script = subject.asked.script
     if where == "cell":
         make = subject.source("kept_cell")
@@ -145,6 +146,7 @@ def changed_element_is_seen(subject: Subject, how: str) -> None:
 def rebound_helper_is_seen(subject: Subject) -> None:
     """A kernel whose name of a helper means another helper now is compiled anew or refused."""
     require(subject, "compiled")
+    subject.forget()
     names, script = subject.source("asks_helper").__globals__, subject.asked.script
     helpers = {number: subject.source(f"answers_{number}") for number in (3, 5)}
     made = {number: subject.helper(function) for number, function in helpers.items()}

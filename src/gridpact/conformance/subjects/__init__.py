@@ -244,6 +244,9 @@ class Subject(ABC):
         self.asked = asked
         asked.script = Script(self.language, asked.kept)
 
+    def forget(self) -> None:  # noqa: B027
+        """Empty the disk cache of kernels, where another launcher keeps one: what a case sees is its own doing."""
+
     def is_poisoned(self) -> bool:
         """Whether a case has left the process unusable, as a kernel's fault does on CUDA; it is then started anew."""
         return False

@@ -7,9 +7,11 @@ On a machine without a GPU it is given our SYCL driver, and is recorded by its d
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -45,6 +47,11 @@ class UpstreamTriton(Subject):
 
     def identity(self, compiled: Any) -> str:
         return str(compiled.hash)
+
+    def forget(self) -> None:
+        for folder in Path(os.environ["TRITON_CACHE_DIR"]).glob("*"):
+            if any(folder.glob("*.ttir")):  # others hold launchers, which take seconds to build
+                shutil.rmtree(folder)
 
     @contextmanager
     def observed(self, enter: Callable[[Any], None] | None, exit: Callable[[Any], None] | None) -> Iterator[None]:
