@@ -130,7 +130,8 @@ class Subject(ABC):
         name a stream), `stream_handles` (any number can be made the current stream), `owners` (it can tell whose memory
         a pointer is to), `records` (what reaches the backend is seen), `from_triton` (it takes over kernels that
         `triton.jit` made), `capture` (launches can be captured in graphs and replayed),
-        `descriptors` (tensor descriptors of Triton are arguments).
+        `descriptors` (tensor descriptors of Triton are arguments), `variants` (it can show which specializations of a
+        kernel differ in machine code).
     lacks
         Ability -> why it has not got it; such cases are `unsupported`.
     unwritten
