@@ -20,7 +20,7 @@ from gridpact.jit import Kernel, jit
 from gridpact.metadata import nearest_name
 from gridpact.state import Source, jitted_function
 
-__all__ = ["Asked", "in_a_line", "read_grid", "read_launch", "read_options"]
+__all__ = ["Asked", "ask", "in_a_line", "read_grid", "read_launch", "read_options", "value_of"]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def read_launch(where: str, signature: str = "") -> Asked:
     found, launched = _run(path, function, "__plan__")
     kernel = _kernel_named(function, found, path)
     if signature:
-        return _asked(kernel, (), _signature_values(kernel, signature))
+        return ask(kernel, (), _signature_values(kernel, signature))
     names = ",".join(f"{p.name}={'VALUE' if p.is_constexpr else 'TYPE'}" for p in kernel.signature.parameters)
     remedy = f'Give its arguments as --signature "{names}", where TYPE is *fp32:16, i32, ...'
     if launched is None and not isinstance(_unwrapped(found[function]), Kernel):
@@ -115,7 +115,7 @@ def _run(path: Path, function: str, name: str, remedy: str = "") -> tuple[dict[s
         kernel: Kernel, grid: object, args: tuple[object, ...], kwargs: Mapping[str, object], then: object = None
     ) -> None:
         if _unwrapped(getattr(module, function, None)) is kernel:
-            seen.append(_asked(kernel, args, kwargs, grid))
+            seen.append(ask(kernel, args, kwargs, grid))
             raise _Stop
 
     before, main = (sys.argv, sys.path, launch.launch), sys.modules.get(name)
@@ -164,7 +164,8 @@ def _kernel_named(function: str, found: Mapping[str, object], path: Path) -> Ker
     raise ContractValueError("function", f"expected a kernel of {path.name}", function, remedy)
 
 
-def _asked(kernel: Kernel, args: tuple[object, ...], given: Mapping[str, object], grid: object = None) -> Asked:
+def ask(kernel: Kernel, args: tuple[object, ...], given: Mapping[str, object], grid: object = None) -> Asked:
+    """Bind and classify the arguments of a launch; what else is given are its options."""
     names = kernel.signature.names
     bound = kernel.signature.bind(args, {name: value for name, value in given.items() if name in names})
     options = {name: value for name, value in given.items() if name not in (*names, "device", "stream")}
@@ -183,10 +184,10 @@ def _signature_values(kernel: Kernel, signature: str) -> dict[str, object]:
             raise ContractTypeError("signature", rule, item, nearest_name(name, names), "ARG-1")
         if name in values:
             raise ContractTypeError("signature", "expected each parameter once", item, clause="ARG-1")
-        values[name] = _value_of(f"argument {name!r} of {kernel.__name__!r}", what)
+        values[name] = value_of(f"argument {name!r} of {kernel.__name__!r}", what)
         if what.partition(":")[0].removeprefix("*") in _ELEMENTS:
             types[name] = what
-    asked = _asked(kernel, (), values)
+    asked = ask(kernel, (), values)
     for name, what in types.items():
         if asked.spelled[name] != what:
             is_constant = asked.arguments.types[name] == "constexpr"
@@ -198,7 +199,7 @@ def _signature_values(kernel: Kernel, signature: str) -> dict[str, object]:
 _ELEMENTS: Final = (*SIZES, "fp8e5", "fp8e4nv", "fp8e4b15", "fp8e5b16", "fp8e4b8")
 
 
-def _value_of(subject: str, what: str) -> object:
+def value_of(subject: str, what: str) -> object:
     """Give a value of a type, which is neither 1 nor, unless asked for, divisible by 16; or the value of a literal."""
     kind, colon, divisor = what.partition(":")
     element = kind.removeprefix("*")

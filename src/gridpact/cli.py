@@ -1,4 +1,4 @@
-"""The command line: `gridpact devices`, `plan`, `why`, `verify` and `bench`."""
+"""The command line: `gridpact devices`, `plan`, `variants`, `why`, `verify` and `bench`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from importlib.resources import files
 from importlib.util import find_spec
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -79,23 +80,26 @@ def _policies(heading: str, options: Mapping[str, Option]) -> Table:
     return table
 
 
+# What `plan` and `variants` are told of a launch.
+_Kernel = Annotated[str, typer.Argument(metavar="FILE.py:FUNCTION", help="The kernel, and the file that makes it.")]
+_Target = Annotated[
+    list[str] | None, typer.Option(metavar="xpu|cuda:90|hip:gfx942|...", help="May be repeated. xpu if not given.")
+]
+_Signature = Annotated[
+    str, typer.Option(help="The arguments, as in x=*fp32:16,n=i32,BLOCK=1024; those of the file's launch if not given.")
+]
+_Option = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A launch option, such as num_warps=8.")]
+
+
 @app.command()
 def plan(
-    kernel: Annotated[str, typer.Argument(metavar="FILE.py:FUNCTION", help="The kernel, and the file that makes it.")],
+    kernel: _Kernel,
     grid: Annotated[
         str, typer.Option(metavar="X[,Y[,Z]]", help="Programs per axis; those of the file's launch if not given.")
     ] = "",
-    target: Annotated[
-        list[str] | None,
-        typer.Option(metavar="xpu|cuda:90|hip:gfx942|...", help="May be repeated. xpu if not given."),
-    ] = None,
-    signature: Annotated[
-        str,
-        typer.Option(help="The arguments, as in x=*fp32:16,n=i32,BLOCK=1024; those of the file's launch if not given."),
-    ] = "",
-    option: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A launch option, such as num_warps=8.")
-    ] = None,
+    target: _Target = None,
+    signature: _Signature = "",
+    option: _Option = None,
 ) -> None:
     """Show what a launch would be on each target, with no device: compile it, and launch nothing.
 
@@ -112,8 +116,7 @@ def plan(
     try:
         asked = asking.read_launch(kernel, signature)
         programs, options = asking.read_grid(grid) if grid else None, asking.read_options(option or [])
-        arguments = ",".join(f"{name}={what}" for name, what in asked.spelled.items())
-        console.print(f"[bold]{asked.kernel.__name__}[/]({escape(arguments)})", highlight=False, soft_wrap=True)
+        _print_asked(console, asked)
         for name in dict.fromkeys(target or ["xpu"]):
             try:
                 planned = plan_launch(asked, name, programs, options)
@@ -129,6 +132,11 @@ def plan(
         console.print(f"[red]{escape(str(error))}[/]", highlight=False, soft_wrap=True)
         raise typer.Exit(2) from error
     raise typer.Exit(0 if is_taken else 1)
+
+
+def _print_asked(console: Console, asked: Any) -> None:
+    arguments = ",".join(f"{name}={what}" for name, what in asked.spelled.items())
+    console.print(f"[bold]{asked.kernel.__name__}[/]({escape(arguments)})", highlight=False, soft_wrap=True)
 
 
 def _print_launch(console: Console, planned: Any) -> None:
@@ -239,6 +247,91 @@ def _print_causes(console: Console, seen: list[Any], function: str) -> None:
             remedy = f"[yellow]a storm. {escape(compiles.remedy_for(changes[-1]))}[/]" if is_storm else ""
             table.add_row(f"  {escape(fact)}", f"made {len(changes)}", remedy)
         console.print(table)
+
+
+@app.command()
+def variants(
+    kernel: _Kernel,
+    target: _Target = None,
+    signature: _Signature = "",
+    option: _Option = None,
+    json: Annotated[Path | None, typer.Option(help="Write what was found to this file.")] = None,
+) -> None:
+    """Show which specializations of a kernel really differ in machine code on each target, with no device.
+
+    Each class of the arguments is compiled: pointers aligned to 16 bytes or not, integers divisible by 16 or not, or 1.
+
+    Ends with 0 if every target could be compiled for, with 1 if one could not, with 2 for a mistake in what was asked.
+    """
+    from gridpact import asked as asking
+    from gridpact.errors import ContractError, LaunchError
+    from gridpact.plan import platform_of
+    from gridpact.variants import list_variants, record
+
+    console, found, failed = Console(), [], 0
+    try:
+        if json is not None and (json.is_dir() or not json.parent.is_dir()):
+            raise ValueError(f"--json: expected a file in a folder that exists, got '{json}'.")
+        asked, options = asking.read_launch(kernel, signature), asking.read_options(option or [])
+        _print_asked(console, asked)
+        for name in dict.fromkeys(target or ["xpu"]):
+            console.print(f"\n[bold]{name}[/]", highlight=False)
+            try:
+                listed = list_variants(asked, platform_of(name).device, options)
+            except ContractError:
+                raise
+            except LaunchError as error:
+                console.print(f"  [red]{escape(str(error))}[/]", highlight=False, soft_wrap=True)
+                failed += 1
+            else:
+                _print_variants(console, listed)
+                found.append(record(listed))
+                failed += listed.variants[0].code is None
+    except (LaunchError, ValueError) as error:
+        console.print(f"[red]{escape(str(error))}[/]", highlight=False, soft_wrap=True)
+        raise typer.Exit(2) from error
+    if json is not None:
+        triton = toolchain.installed()
+        told = {
+            "kernel": asked.kernel.__name__,
+            "arguments": asked.spelled,
+            "versions": {triton.distribution: triton.full_version, "gridpact": gridpact.__version__},
+            "targets": found,
+        }
+        json.write_text(dumps(told, indent=1) + "\n")
+    raise typer.Exit(1 if failed else 0)
+
+
+def _print_variants(console: Console, listed: Any) -> None:
+    """Print a row for each variant, errors of those that do not compile, and the answer."""
+    triton = toolchain.installed()
+    told = (
+        f"  {listed.form} by {triton.distribution} {triton.full_version}; loads and stores: instructions x bytes each"
+    )
+    console.print(told, highlight=False)
+    table = Table("variant", box=SIMPLE_HEAD)
+    for column in ("code, bytes", "global loads", "global stores"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("same code as")
+    for variant in listed.variants:
+        name = (
+            f"{escape(variant.name)} [dim](this launch)[/]" if variant.name == listed.launched else escape(variant.name)
+        )
+        if variant.code is None:
+            table.add_row(name, "", "", "", "[red]does not compile[/]")
+            continue
+        size = "" if variant.code.size is None else f"{variant.code.size:,}"
+        accesses = (_widths(variant.code.loads), _widths(variant.code.stores))
+        table.add_row(name, size, *accesses, escape(variant.same_as))
+    console.print(table)
+    for variant in listed.variants:
+        if variant.error:
+            console.print(f"  [red]{escape(variant.name)}: {escape(variant.error)}[/]", highlight=False, soft_wrap=True)
+    console.print(f"  {escape(listed.answer)}", highlight=False, soft_wrap=True)
+
+
+def _widths(accesses: Mapping[int, int]) -> str:
+    return ", ".join(f"{count} x {bits // 8}" for bits, count in sorted(accesses.items(), reverse=True)) or "none"
 
 
 @app.command()

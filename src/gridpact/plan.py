@@ -18,11 +18,13 @@ from functools import cached_property, partial
 from typing import Any, Final, cast
 
 from gridpact import launch, toolchain
+from gridpact.arguments import Classified
 from gridpact.asked import Asked, in_a_line
 from gridpact.backends import cuda, sycl
 from gridpact.backends.protocol import Device, Limits
 from gridpact.errors import BackendError, ContractTypeError, ContractValueError, LaunchError, ResourceError
 from gridpact.grid import Grid, canonical_grid
+from gridpact.identity import Typed
 from gridpact.metadata import (
     KernelMetadata,
     Option,
@@ -34,8 +36,9 @@ from gridpact.metadata import (
     policy_of,
     resolve_options,
 )
+from gridpact.state import Source
 
-__all__ = ["TARGETS", "Check", "Field", "Plan", "plan_launch"]
+__all__ = ["TARGETS", "Check", "Field", "Plan", "compile_asked", "plan_launch", "platform_of", "resolve_asked"]
 
 _UNKNOWN: Final = 2**64  # keeps every check, and is shown as what only the device knows
 _UNLIMITED: Final = 2**96  # more threads than any grid has that keeps its axes' limits
@@ -94,12 +97,20 @@ class _Platform:
 
     @property
     def device(self) -> Device:
-        """Pass as a device to functions of the launch path that read name, limits, options and `compiles` alone."""
+        """Pass as a device to what reads name, limits, options and `compiles` of one, or compiles for it."""
         return cast("Device", self)
 
     @cached_property
     def options(self) -> Mapping[str, Option]:
         raise NotImplementedError
+
+    def identity(self, options: Mapping[str, Any]) -> tuple[tuple[str, Typed], ...]:
+        """Give the facts of a key that target, toolchain and options make."""
+        return toolchain.facts_of(self.target, options)
+
+    def compile(self, source: Source, arguments: Classified, options: Mapping[str, Any], name: Any) -> toolchain.Binary:
+        """Make the binary, or all of it that needs no linker of another vendor."""
+        return toolchain.compile_kernel(source, arguments, self.target, options, name=name, links=False)
 
     def geometry(self, x: int, y: int, z: int, metadata: KernelMetadata) -> dict[str, tuple[int, ...]]:
         """Give what the driver is called with, by its own words."""
@@ -321,14 +332,8 @@ def plan_launch(asked: Asked, target: str, grid: object = None, options: Mapping
     BackendError
         The compiler failed.
     """
-    if target not in _PLATFORMS:
-        rule = "expected an architecture whose limits are known"
-        raise ContractValueError("target", rule, target, nearest_name(target, TARGETS), "DEVICE-1")
-    platform, kernel = _PLATFORMS[target](), asked.kernel
-    given = {**asked.options, **(options or {})}
-    check_option_names(given, platform.options, kernel.__name__, kernel.signature.names, target)
-    resolved = resolve_options({**kernel.options(platform.device), **given}, platform.options, target)
-    toolchain.resolved_options(platform.target, resolved)
+    platform, kernel = platform_of(target), asked.kernel
+    resolved = resolve_asked(asked, platform.device, options or {})
     grid = asked.grid if grid is None else grid
     if grid is None:
         raise ContractTypeError(
@@ -342,7 +347,7 @@ def plan_launch(asked: Asked, target: str, grid: object = None, options: Mapping
     except Exception as error:  # of the file's own callable
         rule, remedy = f"the launch's callable raised {in_a_line(error)}", "Give --grid, as in --grid 7,5,3."
         raise ContractValueError("grid", rule, remedy=remedy, clause="GRID-10") from error
-    metadata = _compiled(asked, platform, resolved)
+    metadata = compile_asked(asked, platform.device, resolved).metadata
     return Plan(
         target,
         programs,
@@ -354,17 +359,33 @@ def plan_launch(asked: Asked, target: str, grid: object = None, options: Mapping
     )
 
 
-def _compiled(asked: Asked, platform: _Platform, options: Mapping[str, Any]) -> KernelMetadata:
+def platform_of(target: str) -> _Platform:
+    """Give a target by its name, or refuse one whose limits are not known (DEVICE-1)."""
+    if target not in _PLATFORMS:
+        rule = "expected an architecture whose limits are known"
+        raise ContractValueError("target", rule, target, nearest_name(target, TARGETS), "DEVICE-1")
+    return _PLATFORMS[target]()
+
+
+def resolve_asked(asked: Asked, device: Device, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the options of a launch as a device takes them, those given over those of the launch (META-2, 3)."""
+    kernel, given = asked.kernel, {**asked.options, **options}
+    check_option_names(given, device.options, kernel.__name__, kernel.signature.names, device.name)
+    resolved = resolve_options({**kernel.options(device), **given}, device.options, device.name)
+    device.identity(resolved)  # the toolchain may refuse a value, too
+    return resolved
+
+
+def compile_asked(asked: Asked, device: Device, options: Mapping[str, Any]) -> toolchain.Binary:
+    """Compile the kernel of a launch with resolved options; what the compiler says is a `BackendError`."""
     kernel = asked.kernel
     try:
         with redirect_stdout(sys.stderr):  # Triton prints the assembly that ptxas refuses
-            return toolchain.compile_kernel(
-                kernel.source(platform.device), asked.arguments, platform.target, options, name=kernel.repr, links=False
-            ).metadata
+            return device.compile(kernel.source(device), asked.arguments, options, kernel.repr)
     except Exception as error:
         if not type(error).__module__.startswith("triton"):
             raise
-        raise BackendError(f"kernel {kernel.__name__!r}", f"compiling for {platform.name}", str(error)) from error
+        raise BackendError(f"kernel {kernel.__name__!r}", f"compiling for {device.name}", str(error)) from error
 
 
 def _field(name: str, value: object, platform: _Platform) -> Field:

@@ -1,4 +1,4 @@
-"""SPIR-V at the level of its words: what a module declares, and the module without what a CPU runtime refuses.
+"""SPIR-V at the level of its words: what a module declares, the module without what a CPU runtime refuses, its code.
 
 Numbers are those of the SPIR-V specification 1.6 (sections 3.31 Capability, 3.6 Execution Mode, 3.49 Instructions)
 and of the registered extensions of Intel.
@@ -7,21 +7,24 @@ and of the registered extensions of Intel.
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from gridpact.errors import BackendError
 
-__all__ = ["Entry", "entry_of", "for_cpu"]
+__all__ = ["Accesses", "Entry", "accesses_of", "code_of", "entry_of", "for_cpu"]
 
 _MAGIC: Final = 0x07230203
 _HEADER_WORDS: Final = 5
 
 # Instructions, by opcode.
-_ENTRY_POINT, _EXECUTION_MODE, _CAPABILITY = 15, 16, 17
-_TYPE_BOOL, _TYPE_INT, _TYPE_FLOAT, _TYPE_POINTER, _TYPE_FUNCTION = 20, 21, 22, 32, 33
-_FUNCTION, _FUNCTION_CALL = 54, 57
+_EXTENDED_IMPORT, _EXTENDED, _ENTRY_POINT, _EXECUTION_MODE, _CAPABILITY = 11, 12, 15, 16, 17
+_TYPE_BOOL, _TYPE_INT, _TYPE_FLOAT, _TYPE_VECTOR, _TYPE_POINTER, _TYPE_FUNCTION = 20, 21, 22, 23, 32, 33
+_FUNCTION, _FUNCTION_CALL, _LOAD, _STORE, _DECORATE = 54, 57, 61, 62, 71
+# OpSourceContinued, OpSource, OpSourceExtension, OpName, OpMemberName, OpString, OpLine, OpNoLine, OpModuleProcessed.
+_DEBUG: Final = frozenset({2, 3, 4, 5, 6, 7, 8, 317, 330})
 
 _ASM_INTEL: Final = 5606
 _DONT_INLINE: Final = 2  # function control
@@ -29,7 +32,8 @@ _DONT_INLINE: Final = 2  # function control
 # Nothing then checks the work-group size, so the launcher has to.
 _CPU_REFUSES_CAPABILITY: Final = 5892
 _CPU_REFUSES_MODE: Final = 5893
-_WORKGROUP: Final = 4  # storage class of local memory
+_WORKGROUP, _CROSS_WORKGROUP = 4, 5  # storage classes: local memory, global memory
+_LINKAGE: Final = 41  # decoration: a name that other modules know
 
 
 @dataclass(frozen=True)
@@ -131,3 +135,57 @@ def entry_of(module: bytes) -> Entry:
         raise BackendError("SPIR-V", "reading its parameters", f"{name!r} has one of no known type")
     is_last_local = bool(types) and types[-1] in is_local
     return Entry(name, tuple(sizes[kind] for kind in types), is_last_local, has_asm, bool(called & is_kept))
+
+
+def code_of(module: bytes) -> list[tuple[int, ...]]:
+    """Give each instruction, as opcode and operands, without what only names things or tells where they come from."""
+    words = _words(module)
+    code, debug, entry = [], -1, b""
+    for opcode, begin, end in _instructions(words):
+        if opcode == _EXTENDED_IMPORT and b"DebugInfo" in _text(words[begin + 2 : end]):
+            debug = words[begin + 1]
+        elif opcode == _ENTRY_POINT:
+            entry = _text(words[begin + 3 : end])
+            skipped = len(entry) // 4 + 1  # words of the name, which ends with a zero
+            code.append((opcode, *words[begin + 1 : begin + 3], *words[begin + 3 + skipped : end]))
+        elif opcode == _DECORATE and words[begin + 2] == _LINKAGE and _text(words[begin + 3 : end]) == entry:
+            continue
+        elif opcode not in _DEBUG and not (opcode == _EXTENDED and words[begin + 3] == debug):
+            code.append((opcode, *words[begin + 1 : end]))
+    return code
+
+
+def _text(words: array[int]) -> bytes:
+    """Give a string of a module, which ends with a zero."""
+    return words.tobytes().split(b"\0", 1)[0]
+
+
+Accesses = Counter[int]
+"""Bits that one access moves -> how many instructions do."""
+
+
+def accesses_of(module: bytes) -> tuple[Accesses, Accesses]:
+    """Count loads from and stores to global memory by the bits of one access of a work-item."""
+    words = _words(module)
+    bits: dict[int, int] = {}  # type -> size
+    pointees: dict[int, int] = {}  # type of pointers to global memory -> bits of what they point to
+    pointers: dict[int, int] = {}  # such a pointer -> the same
+    loads, stores = Accesses(), Accesses()
+    for opcode, begin, end in _instructions(words):
+        first, second, third = (*words[begin + 1 : end], -1, -1, -1)[:3]
+        if opcode in (_TYPE_INT, _TYPE_FLOAT):
+            bits[first] = second
+        elif opcode == _TYPE_VECTOR:
+            bits[first] = bits.get(second, 0) * third
+        elif opcode == _TYPE_POINTER:
+            bits[first] = 64
+            if second == _CROSS_WORKGROUP:
+                pointees[first] = bits.get(third, 0)
+        elif opcode == _STORE:
+            if first in pointers:
+                stores[pointers[first]] += 1
+        elif first in pointees and opcode >= _FUNCTION:  # what has a result: its type, then the result
+            pointers[second] = pointees[first]
+        if opcode == _LOAD and third in pointers:
+            loads[pointers[third]] += 1
+    return loads, stores

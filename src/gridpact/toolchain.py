@@ -10,8 +10,10 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.metadata
+import importlib.util
 import os
 import re
+import shutil
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +33,7 @@ __all__ = [
     "Target",
     "chosen_name",
     "compile_kernel",
+    "disassembler",
     "environment",
     "facts_of",
     "function_of_triton",
@@ -260,6 +263,13 @@ _facts: Final[dict[Any, tuple[tuple[str, Typed], ...]]] = {}  # by target, envir
 def hidden_pointers() -> int:
     """Give how many pointers follow a CUDA kernel's own parameters: scratch memory, and a profiler's from 3.6 on."""
     return 1 if installed().version < (3, 6) else 2
+
+
+def disassembler() -> str | None:
+    """Find the disassembler of cubins that Triton's wheel ships, else one of the machine; it is run apart."""
+    found = importlib.util.find_spec("triton")
+    shipped = Path(found.origin).parent / "backends" / "nvidia" / "bin" if found and found.origin else None
+    return (shipped and shutil.which("nvdisasm", path=str(shipped))) or shutil.which("nvdisasm")
 
 
 # ------------------------------------------------------------------------------------------------------- sources

@@ -771,6 +771,21 @@ def _reuse_aligned_binary(subject: Any) -> None:
     arguments.ALIGNMENT = 1  # type: ignore[misc]
 
 
+@_saboteur(_SYCL, "SPEC-3")
+def _show_one_variant_for_all(subject: Any) -> None:
+    """Shows the code of aligned arguments for each variant of a kernel."""
+    from gridpact import variants
+
+    first: dict[Any, Any] = {}
+
+    def compiled(original: Callable[..., Any], asked: Any, *args: Any) -> Any:
+        if asked.kernel not in first:
+            first[asked.kernel] = original(asked, *args)
+        return first[asked.kernel]
+
+    _wrap(variants, "compile_asked", compiled)
+
+
 @_saboteur(_REFERENCE, "ARG-1", "GRID-9", "HOOK-2")
 def _fill_in_missing_arguments(subject: Any) -> None:
     """Passes None for arguments that are missing."""

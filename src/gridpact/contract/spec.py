@@ -20,6 +20,14 @@ clause(
     "A binary that loads 16 bytes at a time reads beside a misaligned view, or faults.",
 )
 
+clause(
+    "SPEC-3",
+    "gridpact",
+    "Alignment is a backend's policy, not a law: the product can show, per kernel and backend, whether the aligned and "
+    "the unaligned variant really differ in machine code.",
+    "Memory is padded for nothing, or wide loads are lost and nobody knows why.",
+)
+
 _ALIGNMENT: Final = 16
 _COUNT: Final = 16
 
@@ -47,21 +55,30 @@ def _aligned(memory: Array) -> Array:
     return memory[-memory.ctypes.data % _ALIGNMENT // memory.itemsize :]
 
 
-def _check_doubled(subject: Subject, kernel: Any, dtype: str, seen_begin: int, source_begin: int) -> str:
-    """Launch `scaled` over two views, and demand right results and nothing beside them; gives the binary's name."""
+def _double(subject: Subject, kernel: Any, dtype: str, begins: tuple[int, int], count: int) -> tuple[Any, list[Array]]:
+    """Launch `scaled` over two views, and demand right results and nothing beside them.
+
+    Gives what the launch gave back, and the views.
+    """
     size = np.dtype(dtype).itemsize
-    seen, source = (_aligned(poisoned(4 * _COUNT, dtype)) for _ in range(2))
-    source[source_begin // size :][:_COUNT] = np.arange(_COUNT)
+    seen, source = (_aligned(poisoned(2 * count + 32, dtype)) for _ in range(2))
+    source[begins[1] // size :][:count] = np.arange(count)
     due = seen.copy()
-    due[seen_begin // size :][:_COUNT] = 2 * np.arange(_COUNT)
-    views = seen[seen_begin // size :], source[source_begin // size :]
-    result = launch(subject, "scaled", (1,), *views, _COUNT, BLOCK=_COUNT, kernel=kernel)
+    due[begins[0] // size :][:count] = 2 * np.arange(count)
+    views = [seen[begins[0] // size :], source[begins[1] // size :]]
+    result = launch(subject, "scaled", (1,), *views, count, BLOCK=count, kernel=kernel)
     if subject.runs:
-        same(subject, f"twice 16 of {dtype}, views at {seen_begin} and {source_begin} bytes", due, seen)
+        same(subject, f"twice {count} of {dtype}, views at {begins[0]} and {begins[1]} bytes", due, seen)
     else:
         passed = subject.passed(result)
         addresses = [view.ctypes.data for view in views]
         same(subject, "where the views begin, as the driver got it", addresses, [passed["seen"], passed["source"]])
+    return result, views
+
+
+def _check_doubled(subject: Subject, kernel: Any, dtype: str, seen_begin: int, source_begin: int) -> str:
+    """Launch over two views; gives the binary's name."""
+    result, _ = _double(subject, kernel, dtype, (seen_begin, source_begin), _COUNT)
     if "binaries" not in subject.abilities:
         return ""
     return subject.identity(result)
@@ -279,3 +296,61 @@ def classes_are_compiled_ahead(subject: Subject) -> None:
         for begins in itertools.product((0, 4), repeat=2):
             _check_doubled(subject, kernel, "i4", *begins)
     same(subject, "binaries that launches needed", "[]", str(told))
+
+
+# How many elements a block has: with one element a thread no load can be wide.
+_BLOCKS: Final = {"one_a_thread": 16, "many_a_thread": 1024}
+
+# Where the two views of `scaled` begin, in bytes after a multiple of 16, and the variant that such a launch is of.
+_SHOWN: Final = {(0, 0): "aligned", (4, 4): "unaligned", (4, 0): "seen unaligned"}
+
+
+def _shown(subject: Subject, kernel: Any, views: list[Array], count: int) -> Any:
+    """Give the variants of `scaled` that are shown for the subject's device, and for a launch over these views."""
+    from gridpact.asked import ask
+    from gridpact.variants import list_variants
+
+    return list_variants(ask(kernel.kernel, (*views, count, count), {}), subject.opened)  # type: ignore[attr-defined]
+
+
+def _ran(result: Any) -> Any:
+    """Give the code that a launch ran."""
+    from gridpact.variants import code_of
+
+    return code_of(result.binary)
+
+
+def _accesses(code: Any) -> str:
+    return f"{code.form}, loads {dict(code.loads)}, stores {dict(code.stores)}"
+
+
+@case("SPEC-3", count=_BLOCKS)
+def launches_run_what_is_shown(subject: Subject, count: int) -> None:
+    """Launches over aligned and misaligned views run the code that is shown for their variants, the same or not."""
+    require(subject, "variants")
+    kernel = subject.kernel("scaled", fresh=True)
+    first: dict[str, str] = {}  # code -> the first launch that ran it
+    due, told = [], []
+    for begins, name in _SHOWN.items():
+        result, views = _double(subject, kernel, "i4", begins, count)
+        shown = _shown(subject, kernel, views, count)
+        same(subject, f"variant of a launch over views at {begins} bytes", name, shown.launched)
+        same(subject, f"errors of {name}", "", shown[name].error)
+        code, seen = _ran(result), shown[name].code
+        same(subject, f"accesses of {name}", _accesses(code), _accesses(seen))
+        same(subject, f"code of {name}", code.text, seen.text)
+        due.append(first.setdefault(code.text, name))
+        told.append(shown[name].same_as or name)
+    same(subject, f"first of {[*_SHOWN.values()]} with the code of each", due, told)
+
+
+@case("SPEC-3", kind="control", count=_BLOCKS)
+def launches_of_one_class_run_one_code(subject: Subject, count: int) -> None:
+    """A kernel that is made again, over other memory of the same class, runs the same code; another block does not."""
+    require(subject, "variants")
+    codes = []
+    for block in (count, count, 2 * count):
+        result, _ = _double(subject, subject.kernel("scaled", fresh=True), "i4", (0, 0), block)
+        codes.append(_ran(result).text)
+    same(subject, f"code of a kernel that is made again, block of {count}", codes[0], codes[1])
+    same(subject, "another block has the same code", False, codes[0] == codes[2])

@@ -131,7 +131,8 @@ class Subject(ABC):
         a pointer is to), `records` (what reaches the backend is seen), `from_triton` (it takes over kernels that
         `triton.jit` made), `capture` (launches can be captured in graphs and replayed),
         `descriptors` (tensor descriptors of Triton are arguments), `state` (captured values are compiled in, by our own
-        rules), `explained` (it says why it compiles), `classes` (they can be listed, and compiled ahead).
+        rules), `explained` (it says why it compiles), `classes` (they can be listed, and compiled ahead), `variants`
+        (it can show which specializations of a kernel differ in machine code).
     lacks
         Ability -> why it has not got it; such cases are `unsupported`.
     unwritten

@@ -26,7 +26,7 @@ __all__ = ["GridpactCuda", "GridpactCudaFake", "activate", "cuda_0", "cuda_0_pyt
 
 _ABILITIES: Final = frozenset(
     {"num_warps", "shared", "hooks", "options", "binaries", "compiled", "geometry", "limits", "scratch", "clusters"}
-    | {"cooperative", "stream_option", "records", "from_triton", "capture"}
+    | {"cooperative", "stream_option", "records", "from_triton", "capture", "variants"}
 )
 _OWN: Final = frozenset({"state", "explained", "classes"})
 _IMPORTS: Final = "import numpy as np\nimport gridpact\nimport triton.language as tl\n"

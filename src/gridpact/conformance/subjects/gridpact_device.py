@@ -255,7 +255,7 @@ def reference() -> Subject:
     subject.streams = {"gridpact": partial(GridpactStream, "reference")}
     loop = "a program is one call of a Python function"
     subject.lacks = dict.fromkeys(
-        ("num_warps", "lanes", "shared", "geometry", "scratch", "clusters", "cooperative"), loop
+        ("num_warps", "lanes", "shared", "geometry", "scratch", "clusters", "cooperative", "variants"), loop
     )
     subject.lacks["limits"] = "it has none"
     subject.lacks["stream_handles"] = _HANDLES
@@ -304,7 +304,7 @@ def sycl_cpu() -> Subject:
     }
     subject.abilities = frozenset(
         {"num_warps", "lanes", "shared", "hooks", "options", "binaries", "compiled", "geometry", "limits"}
-        | {"streams", "held", "stream_option", "records", "owners", "from_triton"}
+        | {"streams", "held", "stream_option", "records", "owners", "from_triton", "variants"}
     )
     subject.abilities |= {"state", "explained", "classes"}
     subject.streams = {**OWN_STREAMS, "torch": TorchXpu}
