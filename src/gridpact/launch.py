@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gridpact import backends, hooks
+from gridpact import backends, hooks, stored
 from gridpact.arguments import Classified, Leaf, Pointer, classify
 from gridpact.backends.protocol import Device, LaunchDesc, StreamRef
 from gridpact.errors import ContractValueError, LaunchError, UnsupportedError
@@ -22,6 +22,7 @@ from gridpact.stream import current_stream
 if TYPE_CHECKING:
     from gridpact.jit import CompiledKernel, Kernel
     from gridpact.state import Source
+    from gridpact.toolchain import Binary
 
 __all__ = [
     "Call",
@@ -170,7 +171,7 @@ def _check_names(kernel: Kernel, given: Mapping[str, object], device: Device) ->
 
 
 def compiled_for(call: Call, check: Callable[[], None] = lambda: None) -> CompiledKernel:
-    """Look a launch's binary up by its identity, or compile it: once, however many threads ask (THREAD-1).
+    """Look a launch's binary up by its identity, in memory and on disk, or compile it: once for all threads (THREAD-1).
 
     Parameters
     ----------
@@ -194,9 +195,18 @@ def compiled_for(call: Call, check: Callable[[], None] = lambda: None) -> Compil
         compiled = kernel.compiled.get(key)
         if compiled is None:
             check()
-            binary = call.device.compile(source, call.arguments, call.options, kernel.repr)
-            compiled = kernel.compiled[key] = kernel.make_compiled(key, binary, call.device)
+            compiled = kernel.compiled[key] = kernel.make_compiled(key, _binary_of(call, key, source), call.device)
     return compiled
+
+
+def _binary_of(call: Call, key: Key, source: Source) -> Binary:
+    """Read the binary from disk, or compile and store it."""
+    binary = stored.find(key) if call.device.compiles else None
+    if binary is None:
+        binary = call.device.compile(source, call.arguments, call.options, call.kernel.repr)
+        if call.device.compiles:
+            stored.keep(key, call.kernel.__name__, binary)
+    return binary
 
 
 def key_of(call: Call, source: Source) -> Key:

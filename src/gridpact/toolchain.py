@@ -8,13 +8,16 @@ from its `Source`, so that names mean what Python means by them (Triton 3.3 alon
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib.metadata
+import importlib.util
 import os
 import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
@@ -27,6 +30,7 @@ from gridpact.state import Source
 __all__ = [
     "Binary",
     "Target",
+    "build",
     "compile_kernel",
     "environment",
     "facts_of",
@@ -101,6 +105,38 @@ def installed() -> Installed:
     ((name, version),) = found.items()
     major, minor = version.split(".")[:2]
     return Installed(name, (int(major), int(minor)), version)
+
+
+@lru_cache(maxsize=1)
+def build() -> str:
+    """Give a digest of what compiles: the installed Triton's files, and our own that lead it; a version tells less.
+
+    A file of Triton is told by the checksum that its installer wrote down; one that has none, or was changed since, by
+    its size and time.
+    """
+    found = importlib.metadata.distribution(installed().distribution)
+    listed = {str(file.locate()): file for file in found.files or ()}
+    record = next((path for path in listed if path.endswith("RECORD")), "")
+    _, written = _size_and_time(record)
+    spec = importlib.util.find_spec("triton")
+    facts: list[object] = []
+    for place in spec.submodule_search_locations or () if spec else ():
+        for folder, folders, names in os.walk(place, followlinks=True):  # one built in place links its backends
+            folders[:] = sorted(name for name in folders if name != "__pycache__")
+            for path in (os.path.join(folder, name) for name in sorted(names)):
+                changed, file = _size_and_time(path), listed.get(path)
+                checksum = file.hash.value if file and file.hash and changed[1] <= written else None
+                facts.append((os.path.relpath(path, place), checksum or changed))
+    facts += [(own.name, own.read_bytes()) for own in sorted(Path(__file__).parent.glob("*.py"))]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def _size_and_time(path: str) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:  # a link to nowhere
+        return 0, 0
+    return status.st_size, status.st_mtime_ns
 
 
 @dataclass(frozen=True)
@@ -233,11 +269,23 @@ def facts_of(target: Target, options: Mapping[str, Any]) -> tuple[tuple[str, Typ
         resolved = resolved_options(target, options)
         facts = _facts[seen] = (
             ("target", target.fact()),
-            ("toolchain", typed((installed().distribution, installed().full_version))),
+            ("toolchain", typed((installed().distribution, installed().full_version, build()))),
             ("environment", switches),
             *((f"option {name}", typed(value)) for name, value in sorted(resolved.items())),
+            ("libraries", typed(_contents(resolved.get("extern_libs") or ()))),
         )
     return facts
+
+
+def _contents(libraries: Any) -> list[tuple[str, str]]:
+    """Tell libraries that are linked in by what they hold: a file may change and keep its name."""
+    found = []
+    for name, path in sorted(dict(libraries).items()):
+        try:
+            found.append((name, hashlib.sha256(Path(path).read_bytes()).hexdigest()))
+        except OSError:  # the compiler will say so
+            found.append((name, ""))
+    return found
 
 
 _facts: Final[dict[Any, tuple[tuple[str, Typed], ...]]] = {}  # by target, environment and options: a few per process
