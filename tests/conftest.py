@@ -25,6 +25,14 @@ def require(request, name):
     return name
 
 
+@pytest.fixture(autouse=True, scope="session")
+def kernel_cache(tmp_path_factory):
+    """Keep what tests compile out of the user's cache, and what the user compiled out of tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRIDPACT_KERNEL_CACHE", str(tmp_path_factory.mktemp("kernel-cache")))
+        yield
+
+
 @pytest.fixture
 def sycl(request):
     """Name the SYCL CPU device."""

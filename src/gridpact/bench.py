@@ -394,6 +394,7 @@ def cold_start(device: str) -> dict[str, float]:
         text = _COLD.format(module=module, setup=setup[module], tensors=tensors, wait=wait[module])
         with tempfile.TemporaryDirectory(prefix="gridpact-cold-") as folder:
             environment = {**os.environ, "XDG_CACHE_HOME": folder, "TRITON_CACHE_DIR": f"{folder}/triton"}
+            environment.pop("GRIDPACT_KERNEL_CACHE", None)
             for cache in ("empty", "filled"):
                 command = [sys.executable, "-c", text]
                 ran = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

@@ -1,4 +1,4 @@
-"""The command line: `gridpact devices`, `plan`, `variants`, `why`, `verify` and `bench`."""
+"""The command line: `gridpact devices`, `plan`, `variants`, `why`, `verify`, `cache` and `bench`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from importlib.resources import files
 from importlib.util import find_spec
@@ -24,7 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import gridpact
-from gridpact import backends, native, toolchain
+from gridpact import backends, cache, native, toolchain
 from gridpact.metadata import Option
 
 app: Final = typer.Typer(
@@ -472,6 +473,102 @@ def _run(console: Console, asked: list[str], json: Path | None, quiet: bool, ver
         console.print(f"[red]FAILED[/] {escape(text)}", highlight=False, soft_wrap=True)
     console.print(report.summary(found, len(display.failed)), highlight=False, soft_wrap=True)
     return 0 if code == 0 and found else 1
+
+
+cache_app: Final = typer.Typer(
+    help="Show, verify or empty the cache of compiled kernels, built libraries and drivers' binaries.\n\n"
+    f"A folder is held to {cache.BOUND_BYTES >> 20} MiB, all kinds together: where it is larger, what was not used for "
+    "longest goes until 80 % are left; half-written files go after an hour. It is $XDG_CACHE_HOME/gridpact, else "
+    "~/.cache/gridpact. GRIDPACT_KERNEL_CACHE names another absolute folder for compiled kernels, or says off.",
+    no_args_is_help=True,
+)
+app.add_typer(cache_app, name="cache")
+
+
+@cache_app.command("show")
+def show_cache() -> None:
+    """Show the folders with what is in them, and the compiled kernels."""
+    from gridpact import stored
+
+    console, now = Console(), time.time()
+    for root, kinds in cache.folders().items():
+        found = list(cache.entries(root))
+        size = sum(entry.size for entry in found)
+        bound = f"{_bytes(size)} of at most {cache.BOUND_BYTES >> 20} MiB"
+        console.print(f"[bold]{escape(str(root))}[/]  {bound}", highlight=False, soft_wrap=True)
+        table = Table(box=SIMPLE_HEAD)
+        for column in ("kind", "entries", "size"):
+            table.add_column(column, justify="left" if column == "kind" else "right")
+        for kind in kinds:
+            sizes = [entry.size for entry in found if entry.kind == kind]
+            table.add_row(kind, str(len(sizes)), _bytes(sum(sizes)))
+        console.print(table)
+    if not cache.keeps("kernels"):
+        console.print("No compiled kernel is kept: GRIDPACT_KERNEL_CACHE says so.", highlight=False)
+    kernels = sorted(stored.all_stored(), key=lambda kernel: -kernel.compiled)
+    if kernels:
+        table = Table("kernel", "target", "identity", box=SIMPLE_HEAD)
+        for column in ("size", "compiled"):
+            table.add_column(column, justify="right")
+        for kernel in kernels:
+            told = (escape(kernel.name), escape(kernel.target), kernel.digest[:12])
+            table.add_row(*told, _bytes(kernel.size), _age(now - kernel.compiled))
+        console.print(table)
+
+
+@cache_app.command("verify")
+def verify_cache(
+    remove: Annotated[bool, typer.Option("--remove", help="Remove what is damaged.")] = False,
+) -> None:
+    """Read every entry and name those that are damaged, which a launch would take for missing.
+
+    Ends with 1 if there are any, removed or not.
+    """
+    console, damaged, count = Console(), 0, 0
+    for root in cache.folders():
+        for entry in cache.entries(root):
+            if entry.path.name.startswith(cache.HALF_WRITTEN):
+                continue  # somebody may be writing it
+            count += 1
+            if cache.content_of(entry.path) is None:
+                damaged += 1
+                console.print(f"[red]damaged[/] {escape(str(entry.path))}", highlight=False, soft_wrap=True)
+                if remove:
+                    entry.path.unlink(missing_ok=True)
+    told = ", removed" if damaged and remove else ""
+    console.print(f"{count} entries, {damaged} damaged{told}", highlight=False)
+    raise typer.Exit(1 if damaged else 0)
+
+
+@cache_app.command("prune")
+def prune_cache(
+    to: Annotated[
+        float | None, typer.Option(metavar="MIB", help="Hold each folder to so many MiB, what was used last.")
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Remove every entry.")] = False,
+) -> None:
+    """Remove what is over the bound, or over --to, and half-written files that are older than an hour."""
+    console = Console()
+    if all_ and to is not None:
+        console.print("[red]--to and --all: expected one of them.[/]", highlight=False)
+        raise typer.Exit(2)
+    if to is not None and not 0 <= to < 2**40:
+        console.print(f"[red]--to: expected a number of MiB from 0 on, got {to}.[/]", highlight=False)
+        raise typer.Exit(2)
+    bound = 0 if all_ else cache.BOUND_BYTES if to is None else int(to * 2**20)
+    removed = [entry for root in cache.folders() for entry in cache.prune(root, bound)]
+    console.print(f"{len(removed)} entries removed, {_bytes(sum(entry.size for entry in removed))}", highlight=False)
+
+
+def _bytes(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size / 2**10:.1f} KiB"
+
+
+def _age(seconds: float) -> str:
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return f"{max(0, seconds):.0f} s ago"
 
 
 @app.command()

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from gridpact import backends, compiles, hooks, toolchain
+from gridpact import backends, compiles, hooks, stored, toolchain
 from gridpact.arguments import Classified, Leaf, Pointer, classify
 from gridpact.backends.protocol import Device, LaunchDesc, StreamRef
 from gridpact.errors import ContractValueError, LaunchError, UnsupportedError
@@ -174,7 +174,7 @@ def _check_names(kernel: Kernel, given: Mapping[str, object], device: Device) ->
 
 
 def compiled_for(call: Call, check: Callable[[], None] = lambda: None) -> CompiledKernel:
-    """Look a launch's binary up by its identity, or compile it: once, however many threads ask (THREAD-1).
+    """Look a launch's binary up by its identity, in memory and on disk, or compile it: once for all threads (THREAD-1).
 
     Parameters
     ----------
@@ -212,15 +212,20 @@ def compiled_for(call: Call, check: Callable[[], None] = lambda: None) -> Compil
 
 
 def _binary_of(call: Call, source: Source, key: Key, check: Callable[[], None]) -> tuple[Binary, Origin]:
-    """Compile, unless another kernel has the same identity: a function may make its kernel anew at each call."""
+    """Find the binary, in memory where a function makes its kernel anew at each call, then on disk; or compile it."""
+    device, kernel = call.device, call.kernel
+    if not device.compiles:
+        return device.compile(source, call.arguments, call.options, kernel.repr), "compiled"
+    origin: Origin = "memory"
     binary = _binaries.get(key)
-    if binary is not None:
-        return binary, "memory"
-    check()
-    binary = call.device.compile(source, call.arguments, call.options, call.kernel.repr)
-    if call.device.compiles:
-        _binaries[key] = binary
-    return binary, "compiled"
+    if binary is None:
+        check()
+        binary, origin = stored.find(key), "disk"
+    if binary is None:
+        binary, origin = device.compile(source, call.arguments, call.options, kernel.repr), "compiled"
+        stored.keep(key, kernel.__name__, binary)
+    _binaries[key] = binary
+    return binary, origin
 
 
 _binaries: WeakValueDictionary[Key, Binary] = WeakValueDictionary()

@@ -31,6 +31,7 @@ from gridpact.state import Source
 __all__ = [
     "Binary",
     "Target",
+    "build",
     "chosen_name",
     "compile_kernel",
     "disassembler",
@@ -108,6 +109,38 @@ def installed() -> Installed:
     ((name, version),) = found.items()
     major, minor = version.split(".")[:2]
     return Installed(name, (int(major), int(minor)), version)
+
+
+@lru_cache(maxsize=1)
+def build() -> str:
+    """Give a digest of what compiles: the installed Triton's files, and our own that lead it; a version tells less.
+
+    A file of Triton is told by the checksum that its installer wrote down; one that has none, or was changed since, by
+    its size and time.
+    """
+    found = importlib.metadata.distribution(installed().distribution)
+    listed = {str(file.locate()): file for file in found.files or ()}
+    record = next((path for path in listed if path.endswith("RECORD")), "")
+    _, written = _size_and_time(record)
+    spec = importlib.util.find_spec("triton")
+    facts: list[object] = []
+    for place in spec.submodule_search_locations or () if spec else ():
+        for folder, folders, names in os.walk(place, followlinks=True):  # one built in place links its backends
+            folders[:] = sorted(name for name in folders if name != "__pycache__")
+            for path in (os.path.join(folder, name) for name in sorted(names)):
+                changed, file = _size_and_time(path), listed.get(path)
+                checksum = file.hash.value if file and file.hash and changed[1] <= written else None
+                facts.append((os.path.relpath(path, place), checksum or changed))
+    facts += [(own.name, own.read_bytes()) for own in sorted(Path(__file__).parent.glob("*.py"))]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def _size_and_time(path: str) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:  # a link to nowhere
+        return 0, 0
+    return status.st_size, status.st_mtime_ns
 
 
 @dataclass(frozen=True)
@@ -239,22 +272,25 @@ def facts_of(target: Target, options: Mapping[str, Any]) -> tuple[tuple[str, Typ
     if facts is None:
         resolved = resolved_options(target, options)
         if resolved.get("extern_libs"):
-            resolved["extern_libs"] = tuple((name, _content(path)) for name, path in resolved["extern_libs"])
+            resolved["extern_libs"] = _contents(resolved["extern_libs"])
         facts = _facts[seen] = (
             ("target", target.fact()),
-            ("toolchain", typed((installed().distribution, installed().full_version))),
+            ("toolchain", typed((installed().distribution, installed().full_version, build()))),
             ("environment", switches),
             *((f"option {name}", typed(value)) for name, value in sorted(resolved.items())),
         )
     return facts
 
 
-def _content(path: str) -> str:
-    """Give a library by what is in it, read once: where it lies is no part of a kernel's identity."""
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError:
-        return path  # the compiler will say so
+def _contents(libraries: Any) -> tuple[tuple[str, str], ...]:
+    """Tell libraries that are linked in by what they hold, and not by where they lie."""
+    found = []
+    for name, path in sorted(dict(libraries).items()):
+        try:
+            found.append((name, hashlib.sha256(Path(path).read_bytes()).hexdigest()))
+        except OSError:  # the compiler will say so
+            found.append((name, ""))
+    return tuple(found)
 
 
 _facts: Final[dict[Any, tuple[tuple[str, Typed], ...]]] = {}  # by target, environment and options: a few per process

@@ -75,7 +75,11 @@ class Worker:
             self._folder = tempfile.TemporaryDirectory(prefix="gridpact-worker-", ignore_cleanup_errors=True)
             self._process = subprocess.Popen(
                 self._command,
-                env={**_environment(), "TMPDIR": self._folder.name},
+                env={
+                    **_environment(),
+                    "TMPDIR": self._folder.name,
+                    "GRIDPACT_KERNEL_CACHE": f"{self._folder.name}/kernel-cache",  # a saboteur's must not be anybody's
+                },
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,

@@ -8,8 +8,9 @@ import math
 import warnings
 from typing import Any, Final
 
-from gridpact.conformance.check import POISON, launch, poisoned, require, same
-from gridpact.conformance.model import Violated, case, clause
+from gridpact.conformance.check import POISON, launch, own_rule, poisoned, require, same
+from gridpact.conformance.model import Unsupported, Violated, case, clause
+from gridpact.conformance.processes import DAMAGES, Folder, Told
 from gridpact.conformance.subjects import Subject
 
 clause(
@@ -20,6 +21,22 @@ clause(
     "differ; 0.0 and -0.0 differ; NaN equals itself), options after defaults are resolved, target and toolchain. "
     "Neither the order of options nor spelling a default out changes it.",
     "Two launches that share a key by mistake run the first one's constants, without an error.",
+)
+
+clause(
+    "KEY-2",
+    "triton",
+    "The key is the same in every process and run: independent of option order, hash seed, object addresses, visit "
+    "order, and of spelling a default out.",
+    "A key that changes from run to run compiles again what is on disk, in every process of a job.",
+)
+
+clause(
+    "KEY-3",
+    "triton",
+    "A damaged, half-written, foreign or racing cache entry is a miss, never a crash and never a wrong kernel. A cache "
+    "folder that another user can write to is not used; this is said once and the launch goes on (our own rule).",
+    "Caches lie on disks that fill up and on file systems that many machines share, and jobs are killed.",
 )
 
 # Constants that are equal, or look alike as text, and what `constant` writes for each.
@@ -244,6 +261,291 @@ def kernels_of_one_name_differ_by_their_closures(subject: Subject) -> None:
     for value in (7, 9, 7):
         check_captured(subject, "closure", kernels[value], value, False, binaries)
 
+
+# ------------------------------------------------------------------------------------ KEY-2 and KEY-3: new processes
+
+_LOOP: Final = "num_warps"  # what only subjects that compile have
+_CELLS: Final = 4  # of the memory of a launch, of which a kernel writes the first ones
+
+
+def _folder(subject: Subject, number: str, ability: str = "compiled") -> Folder:
+    """Make a folder for programs of a case of a clause."""
+    require(subject, ability)
+    require(subject, "binaries")
+    if subject.saboteur and number not in subject.broken:
+        raise Unsupported("its saboteur breaks this process alone")
+    return Folder(subject.asked.script)
+
+
+def _program(subject: Subject, number: str, *lines: str) -> str:
+    """Write a program that makes kernels and tells of launches."""
+    language = subject.language
+    head = [
+        language.head.strip(),
+        "import os\nimport sys\n\nfrom gridpact.conformance.processes import spoilings, tell\n",
+        'os.environ["TRITON_CACHE_DIR"] = sys.argv[1]',
+    ]
+    if subject.name.endswith(":python"):
+        head.append('gridpact.native.turn("off", True)')
+    if number in subject.broken:
+        head.append(f"from gridpact.conformance.saboteurs import break_process\n\nbreak_process({subject.saboteur!r})")
+    return "\n".join([*head, "", *lines]) + "\n"
+
+
+def _kernel(subject: Subject, program: str) -> str:
+    """Give the text of a probe program as a kernel."""
+    return f"\n@{subject.language.jit}\n{inspect.getsource(subject.source(program))}\n"
+
+
+def _launched(subject: Subject, launch: str, when: str = "") -> str:
+    """Give a line that tells of a launch whose kernel writes into the memory `seen`."""
+    memory = subject.language.tensor.format(f"np.full({_CELLS}, {POISON}, 'i4')")
+    return f"tell(lambda seen: {launch}, {memory}{f', {when}' if when else ''})"
+
+
+def _check_launches(subject: Subject, told: list[Told], due: list[int], fresh: list[Told]) -> None:
+    """Demand that launches wrote what is due, by the binaries that a process with a cache of its own uses.
+
+    Where nothing runs, what that process handed to the driver is what is due.
+    """
+    for count, one in enumerate(told):
+        if one.when.startswith("after") and one.error:
+            raise Violated("a program that launches", "its end", one.error)
+        index = count % len(due)
+        wanted = [due[index], *[POISON] * (_CELLS - 1)] if subject.runs else f"binary {fresh[index].wrote}"
+        found = one.wrote if subject.runs else f"binary {one.wrote}"
+        asked = f"launch {index + 1} of the program" + (f", with {one.when}" if one.when else "")
+        if one.error:
+            raise Violated(asked, wanted, one.error)
+        same(subject, asked, wanted, found)
+    if len(told) % len(due) or not told:
+        raise Violated("launches of the program", f"{len(due)} in each turn", f"{len(told)} in all")
+    if not subject.runs:
+        same(subject, "binaries of the launches", len(set(due)), len({one.wrote for one in fresh}))
+
+
+def _identities(told: list[Told]) -> list[str]:
+    """Give what binaries are called, of launches that were made."""
+    for one in told:
+        if one.error:
+            raise Violated("a program that launches", "a launch", one.error)
+    return [one.identity for one in told]
+
+
+# ---------------------------------------------------------------------------------------------------------------- KEY-2
+
+
+@case("KEY-2", seed=[1, 2])
+def hash_seed_changes_no_identity(subject: Subject, seed: int) -> None:
+    """A process whose hashes have another seed gives the same kernels the same identities."""
+    folder = _folder(subject, "KEY-2")
+    launches = ("constants[(1,)](seen, 'a', None)", "constant[(1,)](seen, 1.5)", "defaults[(1,)](seen, 5)")
+    kernels = [_kernel(subject, name) for name in ("constants", "constant", "defaults")]
+    lines = [_launched(subject, launch) for launch in launches]
+    folder.write("program.py", _program(subject, "KEY-2", *kernels, *lines))
+    one, other = (folder.run("program.py", f"cache_{i}", seed=i) for i in (0, seed))
+    same(subject, "identities of three kernels in two processes", _identities(one), _identities(other))
+
+
+@case("KEY-2")
+def order_and_defaults_change_no_identity(subject: Subject) -> None:
+    """Options in another order, and defaults that are spelled out, give the same identity in another process."""
+    folder = _folder(subject, "KEY-2", _LOOP)
+    kernel = _kernel(subject, "constant")
+    for name, given in (
+        ("one", "1, num_warps=2, num_stages=2"),
+        ("other", "num_stages=2, D='default', num_warps=2, C=1"),
+    ):
+        line = _launched(subject, f"constant[(1,)](seen, {given})")
+        folder.write(f"{name}/program.py", _program(subject, "KEY-2", kernel, line))
+    one, other = (folder.run(f"{name}/program.py", f"cache_{name}") for name in ("one", "other"))
+    same(subject, "identities in two processes", _identities(one), _identities(other))
+
+
+def _helpers(subject: Subject, plus: int = 1, times: int = 2) -> str:
+    """Give kernels that share helpers, which they use in another order; both write 8, or 11 with another number."""
+    jit = f"@{subject.language.jit}"
+    return f"""
+PLUS = tl.constexpr({plus})
+
+{jit}
+def inner(x):
+    return x + PLUS
+
+{jit}
+def outer(x):
+    return inner(x) * {times}
+
+{jit}
+def both(seen):
+    tl.store(seen, inner(1) + outer(2))
+
+{jit}
+def outer_first(seen):
+    tl.store(seen, outer(2) + inner(1))
+"""
+
+
+@case("KEY-2")
+def order_of_visits_changes_no_identity(subject: Subject) -> None:
+    """A kernel whose helpers were used by another one before has the identity that it has alone."""
+    folder = _folder(subject, "KEY-2", _LOOP)
+    launches = [_launched(subject, f"{name}[(1,)](seen)") for name in ("outer_first", "both")]
+    helpers = _helpers(subject)
+    folder.write("alone/program.py", _program(subject, "KEY-2", helpers, launches[1]))
+    folder.write("later/program.py", _program(subject, "KEY-2", helpers, *launches))
+    alone, later = (folder.run(f"{name}/program.py", f"cache_{name}") for name in ("alone", "later"))
+    same(subject, "identity of the kernel, alone and later", _identities(alone), _identities(later)[1:])
+
+
+@case("KEY-2")
+def kernel_that_is_defined_twice_has_one_identity(subject: Subject) -> None:
+    """A kernel that a function defines anew in each call, with the same values captured, is one kernel."""
+    folder = _folder(subject, "KEY-2")
+    before = subject.source("closure").__globals__["CAPTURED"]
+    captured = f"tl.constexpr({before.value})" if hasattr(before, "value") else repr(before)
+    made = inspect.getsource(subject.source("closure"))
+    jit = subject.language.jit
+    lines = [f"\nCAPTURED = {captured}\n\n{made}\n", *[_launched(subject, f"{jit}(closure(7))[(1,)](seen)")] * 2]
+    folder.write("program.py", _program(subject, "KEY-2", *lines))
+    one, other = _identities(folder.run("program.py"))
+    same(subject, "identities of a kernel that is defined twice", one, other)
+
+
+@case("KEY-2", place=["another_folder", "another_line"])
+def place_of_the_file_changes_no_identity(subject: Subject, place: str) -> None:
+    """The same kernel in a file of another folder, or further down in its file, is the same kernel."""
+    folder = _folder(subject, "KEY-2")
+    kernel, line = _kernel(subject, "constant"), _launched(subject, "constant[(1,)](seen, 1)")
+    folder.write("one/program.py", _program(subject, "KEY-2", kernel, line))
+    moved = "elsewhere/program.py" if place == "another_folder" else "one/further_down.py"
+    folder.write(moved, _program(subject, "KEY-2", "\n\n" * (place == "another_line"), kernel, line))
+    one, other = (folder.run(name, f"cache_{i}") for i, name in enumerate(("one/program.py", moved)))
+    with own_rule(subject):
+        same(subject, f"identities in {place.replace('_', ' ')}", _identities(one), _identities(other))
+
+
+# ---------------------------------------------------------------------------------------------------------------- KEY-3
+
+_TWO: Final = ("constant[(1,)](seen, 1)", "constant[(1,)](seen, True)")  # write 1 and 2
+
+
+@case("KEY-3", damage={damage.replace(" ", "_").replace("'", ""): damage for damage in DAMAGES}, limit_s=120)
+def damaged_entry_is_a_miss(subject: Subject, damage: str) -> None:
+    """Whatever file of an entry is damaged, wherever: the launch does what it does with an empty cache."""
+    folder = _folder(subject, "KEY-3", _LOOP)
+    kernel = _kernel(subject, "constant")
+    folder.write("program.py", _program(subject, "KEY-3", kernel, *[_launched(subject, launch) for launch in _TWO]))
+    fresh = folder.run("program.py")
+    _check_launches(subject, fresh, [1, 2], fresh)
+    anew = f"constant = {subject.language.jit}(constant.fn)"
+    loop = [f"for spoiled in spoilings(sys.argv[1], {damage!r}, 'constant'):", f"    {anew}"]
+    loop += [f"    {_launched(subject, launch, 'spoiled')}" for launch in _TWO]
+    program = _program(subject, "KEY-3", kernel, *loop)
+    folder.write("program.py", program)  # in its place: a file's name may be part of the key
+    _check_launches(subject, folder.run("program.py"), [1, 2], fresh)
+
+
+@case("KEY-3", processes=[6], limit_s=120)
+def processes_race_on_an_empty_cache(subject: Subject, processes: int) -> None:
+    """Processes that launch the same kernels at once with an empty cache each get theirs, and a later one, too."""
+    folder = _folder(subject, "KEY-3", _LOOP)
+    kernel = _kernel(subject, "constant")
+    folder.write("program.py", _program(subject, "KEY-3", kernel, *[_launched(subject, launch) for launch in _TWO]))
+    told = folder.run("program.py", processes=processes)
+    later = folder.run("program.py")
+    _check_launches(subject, [*told, *later], [1, 2], later)
+
+
+@case("KEY-3", limit_s=120)
+def killed_writer_leaves_no_wrong_entry(subject: Subject) -> None:
+    """After processes were killed while they wrote to the cache, launches do what they do with an empty one."""
+    folder = _folder(subject, "KEY-3", _LOOP)
+    kernel = _kernel(subject, "constant")
+    lines = [_launched(subject, launch) for launch in _TWO]
+    folder.write("program.py", _program(subject, "KEY-3", kernel, *lines))
+    for after_ms in (0, 1, 3, 8):
+        folder.kill("program.py", "cache", after_ms / 1000)
+    fresh = folder.run("program.py", "fresh")
+    _check_launches(subject, folder.run("program.py"), [1, 2], fresh)
+
+
+def _check_warm(subject: Subject, programs: list[tuple[str, int]], files: list[tuple[str, str]] | None = None) -> None:
+    """Run programs of one name one after another with one cache, and demand that each launch sees its own.
+
+    Parameters
+    ----------
+    programs
+        Text, and what is due.
+    files
+        Name and text of a file to write before each.
+    """
+    folder = _folder(subject, "KEY-3", _LOOP)
+    handed: list[Any] = []
+    for count, (text, due) in enumerate(programs):
+        if files:
+            folder.write(*files[count])
+        folder.write("program.py", _program(subject, "KEY-3", text))
+        told, fresh = folder.run("program.py"), folder.run("program.py", f"fresh_{count}")
+        _check_launches(subject, told, [due], fresh)
+        handed += [one.wrote for one in told]
+    if not subject.runs:
+        same(subject, "binaries that the driver was handed", len(programs), len(set(handed)))
+
+
+@case("KEY-3", pairs=_PAIRS)
+def entry_of_constants_that_look_alike_is_foreign(subject: Subject, pairs: list[tuple[tuple[Any, ...], int]]) -> None:
+    """Constants whose text is the same when it is joined, or without its quotes, have entries of their own."""
+    texts = []
+    for (first, second), due in pairs:
+        line = _launched(subject, f"constants[(1,)](seen, {first!r}, {second!r})")
+        texts.append((f"{_kernel(subject, 'constants')}{line}", due))
+    _check_warm(subject, texts)
+
+
+@case("KEY-3")
+def entry_of_an_edited_module_is_foreign(subject: Subject) -> None:
+    """A constant of a module that is edited between two processes is the new one in the second."""
+    kernel = f"import constants\n\n@{subject.language.jit}\ndef read(seen):\n    tl.store(seen, constants.VALUE)\n\n"
+    text = kernel + _launched(subject, "read[(1,)](seen)")
+    given = [("constants.py", f"import triton.language as tl\n\nVALUE = tl.constexpr({due})\n") for due in (5, 9)]
+    _check_warm(subject, [(text, 5), (text, 9)], given)
+
+
+@case("KEY-3", edited=["helper", "constant_of_a_helper"])
+def entry_of_an_edited_helper_is_foreign(subject: Subject, edited: str) -> None:
+    """A helper that is edited between two processes, or a constant that it reads, is the new one in the second."""
+    line = _launched(subject, "both[(1,)](seen)")
+    changed = _helpers(subject, times=3) if edited == "helper" else _helpers(subject, plus=2)
+    _check_warm(subject, [(_helpers(subject) + line, 8), (changed + line, 11)])
+
+
+@case("KEY-3")
+def entry_of_another_closure_is_foreign(subject: Subject) -> None:
+    """A kernel whose closure holds another value in the second process is compiled anew there."""
+    made, jit = inspect.getsource(subject.source("closure")), subject.language.jit
+    texts = []
+    for value in (7, 9):
+        line = _launched(subject, f"{jit}(closure({value}))[(1,)](seen)")
+        texts.append((f"\nCAPTURED = tl.constexpr(3)\n\n{made}\n{line}", value))
+    _check_warm(subject, texts)
+
+
+@case("KEY-3", mode={"anybody": 0o777, "the_group": 0o770})
+def folder_that_others_can_write_to_is_not_used(subject: Subject, mode: int) -> None:
+    """A cache folder that another user can write to is not used, this is said once, and the launch goes on."""
+    folder = _folder(subject, "KEY-3", _LOOP)
+    lines = [_launched(subject, launch) for launch in _TWO]
+    folder.write("program.py", _program(subject, "KEY-3", _kernel(subject, "constant"), *lines))
+    folder.permit("cache", mode)
+    told = folder.run("program.py")
+    _check_launches(subject, told, [1, 2], told)
+    with own_rule(subject):
+        same(subject, "files in the folder", [], [path.name for path in folder.files("cache")])
+        same(subject, "times that it is said", 1, told[0].said.count("other users can write to it"))
+
+
+# ---------------------------------------------------------------------------------------------------------------- KEY-4
 
 clause(
     "KEY-4",

@@ -165,8 +165,8 @@ def library(
     facts = (text.read_bytes(), _ABI.read_bytes(), version, _FLAGS, [*flags], [*map(str, libraries)], [*versions])
     name = f"{text.stem}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:24]}.so"
     built = cache.folder("native") / name
-    if not built.exists():
-        handle, made = tempfile.mkstemp(dir=built.parent, suffix=".so")
+    if cache.take(built) is None:
+        handle, made = tempfile.mkstemp(dir=built.parent, prefix=cache.HALF_WRITTEN, suffix=".so")
         os.close(handle)
         command = [
             chosen,

@@ -104,7 +104,7 @@ def _built(name: str, ending: str, source: str, *words: str) -> Path:
     digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:24]
     place = cache.folder("native") / f"intel-{Path(name).stem}-{digest}{ending}"
     with _building:  # threads that meet at a first launch would each build the same
-        if place.exists():
+        if cache.take(place) is not None:
             return place
         with tempfile.TemporaryDirectory(dir=place.parent) as folder:
             text, made = Path(folder) / name, Path(folder) / "made"
