@@ -695,7 +695,7 @@ def _compare_constants_by_equality(subject: Any) -> None:
     _wrap(arguments, "typed", typed)
 
 
-@_saboteur(_SYCL, "KEY-1")
+@_saboteur(_SYCL, "KEY-1", "KEY-4", "STATE-1")
 def _forget_captured_values(subject: Any) -> None:
     """Keeps the binary of a kernel whose captured values changed."""
     from gridpact.jit import Kernel
