@@ -100,8 +100,8 @@ class Folder:
         (self.path / cache).chmod(mode)
 
     def files(self, cache: str) -> list[Path]:
-        """Give the files of a cache."""
-        return [path for path in sorted((self.path / cache).rglob("*")) if path.is_file()]
+        """Give the files of a cache, which others may change meanwhile."""
+        return sorted(Path(folder, name) for folder, _, names in os.walk(self.path / cache) for name in names)
 
     def run(self, name: str, cache: str = "cache", seed: int = 0, processes: int = 1) -> list[Told]:
         """Run a program in some processes at once; give what they tell, one after another.
@@ -128,16 +128,17 @@ class Folder:
     def _start(self, name: str, cache: str, seed: int) -> subprocess.Popen[str]:
         place = str(self.path / cache)
         packages = f"{self.path / 'packages'}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
-        caches = {"TRITON_CACHE_DIR": place, "GRIDPACT_KERNEL_CACHE": place}
+        environment = {
+            "TRITON_CACHE_DIR": place,
+            "GRIDPACT_KERNEL_CACHE": place,
+            "PYTHONPATH": packages,
+            "PYTHONHASHSEED": str(seed),
+            "PYTHONDONTWRITEBYTECODE": "1",  # files are edited within a second
+            "TRITON_DISABLE_LINE_INFO": "1",  # binaries are compared, and ptxas writes a file's time into them
+        }
         return subprocess.Popen(
             [sys.executable, str(self.path / name), place],
-            env={
-                **os.environ,
-                **caches,
-                "PYTHONPATH": packages,
-                "PYTHONHASHSEED": str(seed),
-                "PYTHONDONTWRITEBYTECODE": "1",
-            },
+            env={**os.environ, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

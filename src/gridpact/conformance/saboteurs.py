@@ -763,6 +763,38 @@ def _skip_misspelt_names(subject: Any) -> None:
     _wrap_method(arguments.Signature, "named", named)
 
 
+@_saboteur(_REFERENCE, "KEY-2")
+def _identity_by_pythons_hash(subject: Any) -> None:
+    """Names a kernel by Python's own hash, whose seed is another one in each process."""
+    from gridpact.identity import Key
+
+    Key.digest = property(lambda self: f"{hash(self) & 0xFFFFFFFFFFFFFFFF:064x}")  # type: ignore[assignment]
+
+
+@_saboteur(_SYCL, "KEY-3")
+def _believe_what_is_on_disk(subject: Any) -> None:
+    """Takes whatever lies under the name of an entry, without a look at its checksum and its facts."""
+    from gridpact import cache, stored
+    from gridpact.identity import Key
+
+    def content_of(original: Callable[..., Any], path: Path) -> bytes | None:
+        return path.read_bytes()[: -cache._SEAL_BYTES] if path.exists() else None
+
+    def unpack(original: Callable[..., Any], content: bytes, key: Any) -> Any:
+        return original(content, Key(stored.decode(stored._parts(content)[0]["facts"])))
+
+    _wrap(cache, "content_of", content_of)
+    _wrap(stored, "unpack", unpack)
+
+
+@_saboteur(_SYCL, "KEY-3")
+def _trust_any_folder(subject: Any) -> None:
+    """Keeps compiled kernels in a folder that other users can write to."""
+    from gridpact import cache
+
+    _wrap(cache, "_mistrust", lambda original, path: "")
+
+
 @_saboteur(_SYCL, "SPEC-1", "THREAD-1")
 def _reuse_aligned_binary(subject: Any) -> None:
     """Takes every address and number for a multiple of 16."""

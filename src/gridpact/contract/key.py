@@ -303,7 +303,9 @@ def _launched(subject: Subject, launch: str, when: str = "") -> str:
     return f"tell(lambda seen: {launch}, {memory}{f', {when}' if when else ''})"
 
 
-def _check_launches(subject: Subject, told: list[Told], due: list[int], fresh: list[Told]) -> None:
+def _check_launches(
+    subject: Subject, told: list[Told], due: list[int], fresh: list[Told], asked: str = "the program"
+) -> None:
     """Demand that launches wrote what is due, by the binaries that a process with a cache of its own uses.
 
     Where nothing runs, what that process handed to the driver is what is due.
@@ -314,10 +316,10 @@ def _check_launches(subject: Subject, told: list[Told], due: list[int], fresh: l
         index = count % len(due)
         wanted = [due[index], *[POISON] * (_CELLS - 1)] if subject.runs else f"binary {fresh[index].wrote}"
         found = one.wrote if subject.runs else f"binary {one.wrote}"
-        asked = f"launch {index + 1} of the program" + (f", with {one.when}" if one.when else "")
+        what = f"launch {index + 1} of {asked}" + (f", with {one.when}" if one.when else "")
         if one.error:
-            raise Violated(asked, wanted, one.error)
-        same(subject, asked, wanted, found)
+            raise Violated(what, wanted, one.error)
+        same(subject, what, wanted, found)
     if len(told) % len(due) or not told:
         raise Violated("launches of the program", f"{len(due)} in each turn", f"{len(told)} in all")
     if not subject.runs:
@@ -427,7 +429,8 @@ def place_of_the_file_changes_no_identity(subject: Subject, place: str) -> None:
 
 # ---------------------------------------------------------------------------------------------------------------- KEY-3
 
-_TWO: Final = ("constant[(1,)](seen, 1)", "constant[(1,)](seen, True)")  # write 1 and 2
+# Launches, and what they write.
+_TWO: Final = {"constant[(1,)](seen, 1)": 1, "constant[(1,)](seen, 0.0)": 4}
 
 
 @case("KEY-3", damage={damage.replace(" ", "_").replace("'", ""): damage for damage in DAMAGES}, limit_s=120)
@@ -437,13 +440,13 @@ def damaged_entry_is_a_miss(subject: Subject, damage: str) -> None:
     kernel = _kernel(subject, "constant")
     folder.write("program.py", _program(subject, "KEY-3", kernel, *[_launched(subject, launch) for launch in _TWO]))
     fresh = folder.run("program.py")
-    _check_launches(subject, fresh, [1, 2], fresh)
+    _check_launches(subject, fresh, [*_TWO.values()], fresh)
     anew = f"constant = {subject.language.jit}(constant.fn)"
     loop = [f"for spoiled in spoilings(sys.argv[1], {damage!r}, 'constant'):", f"    {anew}"]
     loop += [f"    {_launched(subject, launch, 'spoiled')}" for launch in _TWO]
     program = _program(subject, "KEY-3", kernel, *loop)
     folder.write("program.py", program)  # in its place: a file's name may be part of the key
-    _check_launches(subject, folder.run("program.py"), [1, 2], fresh)
+    _check_launches(subject, folder.run("program.py"), [*_TWO.values()], fresh)
 
 
 @case("KEY-3", processes=[6], limit_s=120)
@@ -454,7 +457,7 @@ def processes_race_on_an_empty_cache(subject: Subject, processes: int) -> None:
     folder.write("program.py", _program(subject, "KEY-3", kernel, *[_launched(subject, launch) for launch in _TWO]))
     told = folder.run("program.py", processes=processes)
     later = folder.run("program.py")
-    _check_launches(subject, [*told, *later], [1, 2], later)
+    _check_launches(subject, [*told, *later], [*_TWO.values()], later)
 
 
 @case("KEY-3", limit_s=120)
@@ -467,7 +470,7 @@ def killed_writer_leaves_no_wrong_entry(subject: Subject) -> None:
     for after_ms in (0, 1, 3, 8):
         folder.kill("program.py", "cache", after_ms / 1000)
     fresh = folder.run("program.py", "fresh")
-    _check_launches(subject, folder.run("program.py"), [1, 2], fresh)
+    _check_launches(subject, folder.run("program.py"), [*_TWO.values()], fresh)
 
 
 def _check_warm(subject: Subject, programs: list[tuple[str, int]], files: list[tuple[str, str]] | None = None) -> None:
@@ -487,7 +490,8 @@ def _check_warm(subject: Subject, programs: list[tuple[str, int]], files: list[t
             folder.write(*files[count])
         folder.write("program.py", _program(subject, "KEY-3", text))
         told, fresh = folder.run("program.py"), folder.run("program.py", f"fresh_{count}")
-        _check_launches(subject, told, [due], fresh)
+        which = "the second program, with the cache of the first" if count else "the first program"
+        _check_launches(subject, told, [due], fresh, which)
         handed += [one.wrote for one in told]
     if not subject.runs:
         same(subject, "binaries that the driver was handed", len(programs), len(set(handed)))
@@ -539,7 +543,7 @@ def folder_that_others_can_write_to_is_not_used(subject: Subject, mode: int) -> 
     folder.write("program.py", _program(subject, "KEY-3", _kernel(subject, "constant"), *lines))
     folder.permit("cache", mode)
     told = folder.run("program.py")
-    _check_launches(subject, told, [1, 2], told)
+    _check_launches(subject, told, [*_TWO.values()], told)
     with own_rule(subject):
         same(subject, "files in the folder", [], [path.name for path in folder.files("cache")])
         same(subject, "times that it is said", 1, told[0].said.count("other users can write to it"))
