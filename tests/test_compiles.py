@@ -312,3 +312,18 @@ def test_why_says_what_is_wrong(tmp_path, arguments, told):
     ran = why(tmp_path, *arguments)
     assert told in ran.stdout
     assert "Traceback" not in ran.stderr
+
+
+def test_why_reads_what_is_on_disk(tmp_path, monkeypatch):
+    (tmp_path / "cache").mkdir(mode=0o700)
+    monkeypatch.setenv("GRIDPACT_KERNEL_CACHE", str(tmp_path / "cache"))
+    first = why(tmp_path, "FILE", "--", "2")
+    again = why(tmp_path, "FILE", "--", "2")
+    assert first.stdout.count("compiled in") == again.stdout.count("from disk") == 4
+    stored = why(tmp_path, "numbered")
+    assert stored.returncode == 0, stored.stderr
+    assert "the first on disk" in stored.stdout.splitlines()[0]
+    assert "constexpr C: 2 -> 3" in stored.stdout.splitlines()[1]
+    misspelt = why(tmp_path, "numberd")
+    assert misspelt.returncode == 1
+    assert "kernel 'numberd': no binary of it is on disk. Did you mean 'numbered'?" in misspelt.stdout

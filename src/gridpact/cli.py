@@ -10,7 +10,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from importlib.resources import files
 from importlib.util import find_spec
 from json import dumps
@@ -183,50 +184,82 @@ def _print_launch(console: Console, planned: Any) -> None:
 def why(
     kernel: Annotated[
         str,
-        typer.Argument(metavar="FILE.py[:FUNCTION]", help="A program, and the kernel of it to explain; all if none."),
+        typer.Argument(
+            metavar="KERNEL|FILE.py[:FUNCTION]",
+            help="A kernel by its name, whose binaries are on disk; or a program to run, and which of its kernels.",
+        ),
     ],
     arguments: Annotated[list[str] | None, typer.Argument(help="The program's own arguments, after --.")] = None,
 ) -> None:
-    """Run a program and say of each binary that its kernels got why: which fact is new against the nearest one.
+    """Say of each binary of a kernel why it was compiled: which fact is new against the nearest one before it.
 
-    Ends with 0, with 1 if the program failed, with 2 for a mistake in what was asked.
+    A program is run, and its kernels are watched; of a kernel by its name the cache on disk is read.
+
+    Ends with 0, with 1 if the program failed or nothing is on disk, with 2 for a mistake in what was asked.
     """
-    from gridpact import compiles, hooks
-    from gridpact.asked import in_a_line
     from gridpact.errors import ContractValueError
 
     console = Console(soft_wrap=True, highlight=False)
     file, _, function = kernel.partition(":") if ".py:" in kernel else (kernel, "", "")
-    path = Path(file)
-    if path.suffix != ".py" or not path.is_file():
-        console.print(
-            f"[red]{escape(str(ContractValueError('file', 'expected a Python program that exists', file)))}[/]"
-        )
+    if not file.endswith(".py"):
+        raise typer.Exit(_print_stored(console, kernel))
+    if not Path(file).is_file():
+        error = ContractValueError("file", "expected a Python program that exists", file)
+        console.print(f"[red]{escape(str(error))}[/]")
         raise typer.Exit(2)
-    seen: list[compiles.Compile] = []
+    seen: list[Any] = []
 
-    def tell(compiled: compiles.Compile) -> None:
+    def tell(compiled: Any) -> None:
         if function in ("", compiled.kernel):
             seen.append(compiled)
             console.print(f"[bold]{compiled.kernel}[/]{escape(str(compiled).removeprefix(compiled.kernel))}")
 
-    failed = ""
-    before = sys.argv
-    sys.argv = [file, *(arguments or [])]
-    sys.path.insert(0, str(path.parent.absolute()))
-    try:
-        with hooks.observe(compiled=tell):
-            runpy.run_path(file, run_name="__main__")
-    except SystemExit as ended:
-        failed = "" if ended.code in (None, 0) else f"ended with {ended.code}"
-    except Exception as error:
-        failed = in_a_line(error)
-    finally:
-        sys.argv = before
+    failed = _run_watched(Path(file), arguments or [], tell)
     _print_causes(console, seen, function)
     if failed:
-        console.print(f"[red]{escape(path.name)}: {escape(failed)}[/]")
+        console.print(f"[red]{escape(Path(file).name)}: {escape(failed)}[/]")
         raise typer.Exit(1)
+
+
+def _run_watched(path: Path, arguments: list[str], tell: Callable[[Any], None]) -> str:
+    """Run a program whose compiles are told; give how it failed, or nothing."""
+    from gridpact import hooks
+    from gridpact.asked import in_a_line
+
+    before = sys.argv, sys.path
+    sys.argv, sys.path = [str(path), *arguments], [str(path.parent.absolute()), *sys.path]
+    try:
+        with hooks.observe(compiled=tell):
+            runpy.run_path(str(path), run_name="__main__")
+    except SystemExit as ended:
+        return "" if ended.code in (None, 0) else f"ended with {ended.code}"
+    except Exception as error:
+        return in_a_line(error)
+    finally:
+        sys.argv, sys.path = before
+    return ""
+
+
+def _print_stored(console: Console, name: str) -> int:
+    """Print why each binary of a kernel that is on disk was compiled; gives the exit code."""
+    from gridpact import compiles, stored
+    from gridpact.identity import Key
+    from gridpact.metadata import nearest_name
+
+    entries = sorted(stored.known(name), key=lambda entry: entry.compiled)
+    if not entries:
+        others = {entry.name for entry in stored.all_stored()}
+        remedy = nearest_name(name, others) if others else "Name a program, FILE.py, to watch it."
+        console.print(f"[red]kernel {escape(repr(name))}: no binary of it is on disk. {escape(remedy)}[/]")
+        return 1
+    known: list[Key] = []
+    for entry in entries:
+        key, when = Key(entry.facts), datetime.fromtimestamp(entry.compiled).strftime("%Y-%m-%d %H:%M:%S")
+        changes = compiles.nearest(key, known)
+        why = "; ".join(map(str, changes)) if changes else "the first on disk"
+        console.print(f"[bold]{escape(name)}[/] for {escape(entry.target)}, {when}: {escape(why)}")
+        known.append(key)
+    return 0
 
 
 def _print_causes(console: Console, seen: list[Any], function: str) -> None:
