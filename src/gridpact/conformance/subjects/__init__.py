@@ -132,7 +132,8 @@ class Subject(ABC):
         `triton.jit` made), `capture` (launches can be captured in graphs and replayed),
         `descriptors` (tensor descriptors of Triton are arguments).
     lacks
-        Ability -> why it has not got it; such cases are `unsupported`.
+        Ability -> why it has not got it; such cases are `unsupported`. Every subject can be asked in processes of its
+        own but one that lacks `processes`.
     unwritten
         Ability -> what nobody has written yet to ask it so; such cases are `unimplemented`.
     programs_in_case
