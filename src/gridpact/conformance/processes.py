@@ -45,6 +45,8 @@ class Told:
         What was done to the cache before.
     said
         What the process wrote to its standard error until its end.
+    has_died
+        The process did, and this is no launch.
     """
 
     identity: str = ""
@@ -52,6 +54,7 @@ class Told:
     error: str = ""
     when: str = ""
     said: str = ""
+    has_died: bool = False
 
 
 def tell(launch: Callable[[Any], Any], seen: Any, when: str = "") -> None:
@@ -134,7 +137,6 @@ class Folder:
             "PYTHONPATH": packages,
             "PYTHONHASHSEED": str(seed),
             "PYTHONDONTWRITEBYTECODE": "1",  # files are edited within a second
-            "TRITON_DISABLE_LINE_INFO": "1",  # binaries are compared, and ptxas writes a file's time into them
         }
         return subprocess.Popen(
             [sys.executable, str(self.path / name), place],
@@ -159,7 +161,8 @@ def _ended(process: subprocess.Popen[str]) -> list[Told]:
     code = process.returncode
     if code and not how:
         how = f"died of {signal.Signals(-code).name}" if code < 0 else f"left with {code}: {said.strip()[-300:]}"
-    return [*told, Told(error=how, when="after what was told before")] if how else told
+    last = next((one.when for one in told[::-1] if one.when), "its last launch")
+    return [*told, Told(error=how, when=f"after {last}", said=said, has_died=True)] if how else told
 
 
 # ---------------------------------------------------------------------------------------------------- damage to a cache

@@ -134,7 +134,8 @@ class Subject(ABC):
         rules), `explained` (it says why it compiles), `classes` (they can be listed, and compiled ahead), `variants`
         (it can show which specializations of a kernel differ in machine code).
     lacks
-        Ability -> why it has not got it; such cases are `unsupported`.
+        Ability -> why it has not got it; such cases are `unsupported`. Every subject can be asked in processes of its
+        own but one that lacks `processes`.
     unwritten
         Ability -> what nobody has written yet to ask it so; such cases are `unimplemented`.
     programs_in_case

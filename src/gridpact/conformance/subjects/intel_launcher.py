@@ -309,6 +309,7 @@ class IntelLauncher(UpstreamTriton):
             hooks=self.hooks_text,
         )
         self.lacks = {
+            "processes": "each process makes its launchers ready for half a minute, and keeps Triton's own cache",
             "stream_option": "Triton takes the stream that torch has as its current one",
             "owners": "its check of pointers is left out",
         }
