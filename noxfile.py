@@ -14,7 +14,7 @@ def upstream(session, triton):
     session.install(
         f"triton=={triton}", "-e", ".[cuda]", "pytest", "pytest-timeout", "pytest-xdist", "ml_dtypes", "scipy"
     )
-    names = ("toolchain", "cuda_fake", "triton_cuda_fake", "triton_hooks", "plan")
+    names = ("toolchain", "cuda_fake", "triton_cuda_fake", "triton_hooks", "plan", "variants")
     tests = session.posargs or [f"tests/test_{name}.py" for name in names]
     session.run("python", "-m", "pytest", "-m", "not gpu", *tests)
 

@@ -86,7 +86,8 @@ _Access: TypeAlias = "tuple[bool, int] | None"  # whether it is a store, and its
 def _code(form: str, lines: list[str], size: int | None, access_of: Callable[[str], _Access], name: str) -> Code:
     accesses = [access for line in lines if (access := access_of(line))]
     loads, stores = (Accesses(bits for is_store, bits in accesses if is_store == wanted) for wanted in (False, True))
-    return Code(form, re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "KERNEL", "\n".join(lines)), size, loads, stores)
+    text = re.sub(rf"(?<!\w){re.escape(name)}(?=_param_\d|\W|$)", "KERNEL", "\n".join(lines))
+    return Code(form, text, size, loads, stores)
 
 
 _SASS_BYTES: Final = 16  # of an instruction, since compute capability 7.0
