@@ -56,6 +56,10 @@ class Told:
     said: str = ""
     has_died: bool = False
 
+    def __str__(self) -> str:
+        came = self.error or f"{self.wrote} by {self.identity[:12]}"
+        return f"{self.when}: {came}" if self.when else came
+
 
 def tell(launch: Callable[[Any], Any], seen: Any, when: str = "") -> None:
     """Make a launch with memory, and print what came of it."""
