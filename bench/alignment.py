@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import shlex
 import statistics
 import sys
@@ -316,7 +317,7 @@ def docs_parts(folder: Path) -> dict[str, str]:
     times = []
     for result in on_devices:
         where = f"`{result['device']}`: {result['machine']}; {_toolchain(result)}"
-        when = f"medians of {result['rounds']} rounds, {result['date'][:10]}"
+        when = f"medians of {result['rounds']} rounds, load {result['load']}, {result['date'][:10]}"
         times.append(f"{where}, {when}\n\n{_markdown(time_table(result['times']))}")
     if not any(result["device"].startswith("cuda") for result in on_devices):
         times.append("`cuda:0`: not measured yet.")
@@ -362,6 +363,7 @@ def main(
         if device:
             with gridpact.device(device):
                 result["times"] += time_rows(workload, library, rounds)
+    result["load"] = round(os.getloadavg()[0], 1)  # processes that wanted a processor in the last minute, this one too
     for title, table in (
         (_toolchain(result), code_table(result["code"])),
         (f"{device}  {result['machine']}", time_table(result["times"])),

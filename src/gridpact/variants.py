@@ -231,7 +231,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def record(variants: Variants) -> dict[str, Any]:
-    """Give what was found as JSON has it, without the code itself."""
+    """Give what was found as JSON has it: widths in bits, sizes in bytes, without the code itself."""
     rows = []
     for variant in variants.variants:
         code = variant.code

@@ -795,7 +795,7 @@ def _trust_any_folder(subject: Any) -> None:
     _wrap(cache, "_mistrust", lambda original, path: "")
 
 
-@_saboteur(_SYCL, "SPEC-1", "THREAD-1")
+@_saboteur(_SYCL, "SPEC-1", "SPEC-3", "THREAD-1")
 def _reuse_aligned_binary(subject: Any) -> None:
     """Takes every address and number for a multiple of 16."""
     from gridpact import arguments
@@ -946,7 +946,7 @@ def _native_short_z(subject: Any) -> None:
 # ------------------------------------------------------------------------------------- in what the native path goes by
 
 
-@_saboteur(_CUDA, "SPEC-1", is_of_path=True)
+@_saboteur(_CUDA, "SPEC-1", "SPEC-3", is_of_path=True)
 def _path_forgets_alignment(subject: Any) -> None:
     """Launches unaligned tensors and odd counts with the binary of aligned ones, on the native path."""
     from gridpact import learned
