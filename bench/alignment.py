@@ -317,7 +317,9 @@ def docs_parts(folder: Path) -> dict[str, str]:
     times = []
     for result in on_devices:
         where = f"`{result['device']}`: {result['machine']}; {_toolchain(result)}"
-        when = f"medians of {result['rounds']} rounds, load {result['load']}, {result['date'][:10]}"
+        when = f"medians of {result['rounds']} rounds, {result['date'][:10]}"
+        if "load" in result:  # of processors, by others too: what the spread is owed to
+            when += f", load {result['load']}"
         times.append(f"{where}, {when}\n\n{_markdown(time_table(result['times']))}")
     if not any(result["device"].startswith("cuda") for result in on_devices):
         times.append("`cuda:0`: not measured yet.")

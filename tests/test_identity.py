@@ -17,8 +17,8 @@ from gridpact.compiles import nearest
 from gridpact.identity import Key, differences, typed
 
 DIFFERENT = [
-    None, 0, 1, True, False, 1.0, 0.0, -0.0, math.nan, math.inf, "", "1", "None", b"1", 1j, (), (1,), (True,), [1],
-    ("1",), (1, 2), ((1,), 2),
+    None, 0, 1, 2**64, -(2**64), True, False, 1.0, 0.0, -0.0, math.nan, math.inf, "", "1", "None", b"1", 1j,
+    (), (1,), (True,), [1], ("1",), (1, 2), ((1,), 2),
     np.float32(1), np.int32(1), np.dtype("f4"), np.dtype(">f4"),
     {"a": 1}, {"a": True}, int, float,
 ]  # fmt: skip
@@ -28,6 +28,10 @@ def test_values_of_other_type_or_sign_are_told_apart():
     keys = [typed(value) for value in DIFFERENT]
     assert len(set(keys)) == len(DIFFERENT)
     assert len({repr(key) for key in keys}) == len(DIFFERENT)
+
+
+def test_number_of_any_length_has_an_identity():
+    assert Key((("constexpr N", typed(10**5000)),)).digest != Key((("constexpr N", typed(10**5000 + 1)),)).digest
 
 
 def test_equal_values_are_one():
@@ -108,6 +112,7 @@ def test_digest_is_the_same_in_another_process():
         (("option num_stages", typed(2)), ("option num_stages", typed(3)), "option num_stages: 2 -> 3"),
         (("captured K", typed(0.0)), ("captured K", typed(-0.0)), "captured K: 0.0 -> -0.0"),
         (("captured K", typed([1, 2])), ("captured K", typed([1, "2"])), "captured K: [1, 2] -> [1, '2']"),
+        (("captured K", typed(1)), ("captured K", typed(2**64)), "captured K: 1 -> 0x10000000000000000"),
         (("helper f", ("text", "f", "a", False)), ("helper f", ("text", "f", "b", False)), "helper f edited"),
         (("environment", (("A", "1"),)), ("environment", ()), "environment A: 1 -> unset"),
     ],

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import math
+import textwrap
 import types
 
 import numpy as np
@@ -315,3 +316,53 @@ def test_text_of_another_function_is_not_taken():
     exec(compile("def unrelated(a, b): return b", __file__, "exec"), scope)
     with pytest.raises(ContractError, match="KEY-1"):
         gridpact.jit(scope["unrelated"])
+
+
+def doubled(number):
+    return number * FACTOR
+
+
+FACTOR = 2
+
+
+class Shape:
+    ROWS = 3
+
+    def area(self):
+        return self.ROWS
+
+
+def test_plain_function_that_runs_at_compile_time_is_followed(monkeypatch):
+    def kernel(x):
+        return module.doubled(x)
+
+    monkeypatch.setattr(module, "doubled", doubled, raising=False)
+    before = source_of(kernel)
+    assert [name for name, _ in before.facts] == [
+        "source",
+        "helper module.doubled",
+        "captured FACTOR of module.doubled",
+    ]
+    monkeypatch.setitem(globals(), "FACTOR", 3)
+    assert not before.is_current()
+    assert source_of(kernel).digest != before.digest
+
+
+def test_function_of_another_package_is_told_by_its_code():
+    def kernel(x):
+        return textwrap.dedent(x)
+
+    ((name, fact),) = source_of(kernel).facts[1:]
+    assert (name, fact[0]) == ("captured textwrap.dedent", "code")
+
+
+def test_what_is_in_a_captured_class_is_part_of_the_identity(monkeypatch):
+    def kernel(x):
+        return Shape
+
+    before = source_of(kernel).digest
+    monkeypatch.setattr(Shape, "ROWS", 4)
+    changed = source_of(kernel).digest
+    assert changed != before
+    monkeypatch.setattr(Shape, "area", lambda self: 5)
+    assert source_of(kernel).digest != changed

@@ -215,6 +215,32 @@ def test_triton_kernel_becomes_ours(target):
     assert binary.asm["ttir"].count("tt.divisibility = 16") == (out.ctypes.data % 16 == 0)
 
 
+FACTOR = 2
+
+
+@pytest.mark.skipif(not hasattr(triton, "constexpr_function"), reason="Triton before 3.6 has no constexpr_function")
+def test_function_of_the_compile_time_is_run_and_followed(target, monkeypatch):
+    @triton.constexpr_function
+    def scaled(n):
+        return n * FACTOR
+
+    @gridpact.jit
+    def captured(out, C: tl.constexpr):
+        tl.store(out, scaled(C))
+
+    @gridpact.jit
+    def given(out, F: tl.constexpr):
+        tl.store(out, F(5))
+
+    out = np.zeros(1, "i4")
+    assert constants(compiled(captured, target, out, 4)) == {8}
+    assert constants(compiled(given, target, out, scaled)) == {10}
+    before = captured.source(Compiling).facts
+    monkeypatch.setitem(globals(), "FACTOR", 3)
+    assert constants(compiled(captured, target, out, 4)) == {12}
+    assert captured.source(Compiling).facts != before
+
+
 def test_function_is_an_argument(target):
     @gridpact.jit
     def apply(out, value, F: tl.constexpr):

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-__all__ = ["LEAVES", "Change", "Key", "TooManyLeavesError", "Typed", "code_fact", "differences", "typed"]
+__all__ = ["LEAVES", "Change", "Key", "TooManyLeavesError", "Typed", "class_fact", "code_fact", "differences", "typed"]
 
 Typed: TypeAlias = tuple[Any, ...]
 
@@ -52,6 +52,8 @@ def _typed(value: Any, left: list[int]) -> Typed:
     kind = type(value)
     if value is None:
         return ("None",)
+    if kind is int and value.bit_length() > 64:
+        return ("int", f"{value:#x}")  # Python writes no decimal number of any length
     if kind is bool or kind is int or kind is str or kind is bytes:
         return (kind.__name__, value)  # the name keeps True and 1 apart, which are equal and hash alike
     if kind is float:
@@ -102,7 +104,7 @@ def _structure(value: Any, kind: type, left: list[int]) -> Typed:
         raise TypeError(f"no identity for {kind.__name__}")
     _count(left, 1 + len(state))
     fields = ((name, _typed(item, left)) for name, item in sorted(state.items()))
-    return ("object", kind.__module__, kind.__qualname__, _class_fact(kind), *fields)
+    return ("object", kind.__module__, kind.__qualname__, class_fact(kind), *fields)
 
 
 class _Plain:
@@ -115,11 +117,17 @@ def _count(left: list[int], leaves: int) -> None:
         raise TooManyLeavesError(f"at most {LEAVES} values that may change")
 
 
-def _class_fact(kind: type) -> str:
-    """Give a digest of the functions of a class, which kernels may call while they are compiled."""
-    functions = ((name, item) for base in kind.__mro__[:-1] for name, item in vars(base).items())
-    facts = [(name, code_fact(item)) for name, item in functions if isinstance(item, FunctionType)]
-    return _digest(sorted(facts))
+def class_fact(kind: type) -> str:
+    """Give a digest of what is in a class, functions and values: kernels may use it while they are compiled."""
+    facts = []
+    for base in kind.__mro__[:-1]:
+        for name, item in sorted(vars(base).items()):
+            function = getattr(item, "fn", getattr(item, "__func__", item))  # jitted, or a static method
+            if isinstance(function, FunctionType):
+                facts.append((base.__qualname__, name, code_fact(function)))
+            elif not name.startswith("__"):  # Python enters notes of its own there, when an object is copied, say
+                facts.append((base.__qualname__, name, _plain_or_name(item)))
+    return _digest(facts)
 
 
 def code_fact(function: FunctionType) -> Typed:
@@ -254,7 +262,7 @@ def _told(fact: Typed | None) -> str:
     if kind == "None":
         return "None"
     if kind in ("bool", "int", "str", "bytes"):
-        return repr(rest[0])
+        return rest[0] if kind == "int" and isinstance(rest[0], str) else repr(rest[0])
     if kind == "float":
         return "nan" if rest[0] == "nan" else repr(struct.unpack("<d", bytes.fromhex(rest[0]))[0])
     if kind == "constexpr":

@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from gridpact.errors import ContractTypeError, ContractValueError
-from gridpact.identity import TooManyLeavesError, Typed, code_fact, typed
+from gridpact.identity import TooManyLeavesError, Typed, class_fact, code_fact, typed
 
 __all__ = [
     "ABSENT",
@@ -56,10 +56,34 @@ def jitted_function(value: object) -> FunctionType | None:
     return None
 
 
-def _helper(value: object) -> FunctionType | None:
-    """Give the function of a jitted helper whose own text is part of the kernel: not of the language's library."""
+def _helper(reader: FunctionType, value: object) -> FunctionType | None:
+    """Give the function behind a captured value, if its own text is part of the kernel: not of the language's library.
+
+    A plain function, which Python runs while a kernel is compiled, is one where it is of the same package.
+    """
     function = jitted_function(value)
-    return None if function is None or function.__module__.startswith("triton.") else function
+    if function is not None:
+        return None if function.__module__.startswith("triton.") else function
+    if isinstance(value, FunctionType) and _package(value) == _package(reader) and not is_builtin_of_triton(value):
+        return value if _has_text(value) else None
+    return None
+
+
+def _package(function: FunctionType) -> str:
+    return (function.__module__ or "").partition(".")[0]
+
+
+def _has_text(function: FunctionType) -> bool:
+    try:
+        text_of(function)
+    except ContractTypeError:
+        return False
+    return True
+
+
+def is_builtin_of_triton(value: object) -> bool:
+    """Whether a function is a word of the language, whose meaning the toolchain's version stands for."""
+    return getattr(value, "__triton_builtin__", False) is True
 
 
 def _is_immutable(value: object) -> bool:
@@ -68,7 +92,7 @@ def _is_immutable(value: object) -> bool:
         return all(map(_is_immutable, value))
     if isinstance(value, _IMMUTABLE) or jitted_function(value) is not None:
         return True
-    return type(value).__name__ == "dtype" or getattr(value, "__triton_builtin__", False) is True
+    return type(value).__name__ == "dtype" or is_builtin_of_triton(value)
 
 
 @dataclass(frozen=True)
@@ -165,7 +189,7 @@ class Captured:
         if self.is_identical():
             return True
         now = _resolve(self.function, self.path)
-        if now is ABSENT or self.value is ABSENT or _helper(now) is not None or _helper(self.value) is not None:
+        if now is ABSENT or self.value is ABSENT or _helper(self.function, now) or _helper(self.function, self.value):
             return False  # what a helper is, its name does not tell
         if _fact_of(self.function, self.path, now) != self.fact:
             return False
@@ -226,8 +250,8 @@ class Source:
 
     @property
     def is_run_by_compiler(self) -> bool:
-        """Whether it is a `triton.constexpr_function`, which Python runs while a kernel is compiled."""
-        return type(self.jitted).__name__ == "ConstexprFunction"
+        """Whether Python runs it while a kernel is compiled: a plain function, or a `triton.constexpr_function`."""
+        return self.jitted is self.function or type(self.jitted).__name__ == "ConstexprFunction"
 
     def is_current(self) -> bool:
         """Whether all that was read still holds; what identity proves costs O(1) a name (STATE-3)."""
@@ -282,7 +306,7 @@ def _read(jitted: Any, trail: str, seen: dict[FunctionType, Source]) -> Source:
             source.reads.append(_capture(function, path, ABSENT, ()))
             continue
         name = ".".join(path)
-        helper = _helper(value)
+        helper = _helper(function, value)
         fact = () if helper else _fact_of(function, path, value)
         source.reads.append(_capture(function, path, value, fact))
         if helper is None:
@@ -337,7 +361,9 @@ def _fact_of(function: FunctionType, path: tuple[str, ...], value: object) -> Ty
     """Give a captured value by value and type; a function of the language's library by its name."""
     if isinstance(value, ModuleType):
         return ("module", value.__name__)
-    if isinstance(value, (type, BuiltinFunctionType)) or getattr(value, "__triton_builtin__", False):
+    if isinstance(value, type) and value.__module__.partition(".")[0] == _package(function):
+        return ("class", value.__module__, value.__qualname__, class_fact(value))
+    if isinstance(value, (type, BuiltinFunctionType)) or is_builtin_of_triton(value):
         return ("name", getattr(value, "__module__", ""), getattr(value, "__qualname__", repr(value)))
     if getattr(builtins, path[0], ABSENT) is value:
         return ("builtin", path[0])

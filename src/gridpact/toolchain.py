@@ -563,7 +563,8 @@ def kernel_metadata(fields: Mapping[str, Any], target: Target) -> KernelMetadata
         shared=fields.get("shared", 0) or 0,
         num_ctas=fields.get("num_ctas", 1) or 1,
         build_flags=fields.get("build_flags", ""),
-        fields=dict(fields),
+        # Triton 3.3 enters the environment's switches among them, which the key tells.
+        fields={name: value for name, value in fields.items() if not name.isupper()},
     )
 
 
