@@ -260,6 +260,22 @@ def test_default_that_only_the_enclosing_scope_knows_works(target):
     assert "tensor<16xi32>" in compiled(make_kernel(8), target, memory()).asm["ttir"]
 
 
+def test_tritons_own_cache_goes_by_our_identity(target):
+    @gridpact.jit
+    def kernel(out, C: tl.constexpr):
+        tl.store(out, FACTOR)
+
+    source = kernel.source(Compiling)
+    one, other = (toolchain.function_of_triton(source, name, target) for name in ("one", "other"))
+    assert (one.cache_key, other.cache_key) == ("one", "other")
+    assert isinstance(one, triton.runtime.JITFunction)
+    hashes = {
+        triton.compiler.ASTSource(function, {"out": "*i32", "C": "constexpr"}, {(1,): 5}, {}).hash()
+        for function in (one, other)
+    }
+    assert len(hashes) == 2
+
+
 def test_name_of_the_kernel_can_be_chosen(target):
     @gridpact.jit(repr=lambda proxy: f"chosen_{proxy.constants['N']}")
     def kernel(out, N: tl.constexpr):

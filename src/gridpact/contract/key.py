@@ -182,6 +182,21 @@ def order_of_options_changes_nothing(subject: Subject) -> None:
     same(subject, "binaries", one, other)
 
 
+@case("KEY-1", how=["another_order", "a_default_spelled_out"])
+def options_that_say_the_same_make_one_binary(subject: Subject, how: str) -> None:
+    """Options in another order, or one that is given its default, give back the compiled kernel that there is."""
+    for ability in ("binaries", "compiled", "num_warps"):
+        require(subject, ability)
+    kernel = subject.kernel("constant", fresh=True)
+    said: list[dict[str, Any]] = [{"num_warps": 2, "num_stages": 2}, {"num_stages": 2, "num_warps": 2}]
+    if how == "a_default_spelled_out":
+        first = launch(subject, "constant", (1,), poisoned(2), 1, kernel=kernel)
+        said = [{}, {"num_warps": first.metadata.num_warps}]
+    compiled = [launch(subject, "constant", (1,), poisoned(2), 1, kernel=kernel, **options) for options in said]
+    with own_rule(subject):
+        same(subject, "compiled kernels", 1, len({id(each) for each in compiled}))
+
+
 def check_captured(
     subject: Subject, program: str, kernel: Any, value: int, is_changed: bool, binaries: dict[int, str]
 ) -> None:
