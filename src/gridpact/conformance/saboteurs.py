@@ -683,7 +683,7 @@ def _drop_cooperation(subject: Any) -> None:
 # ------------------------------------------------------------------------------------------ KEY, SPEC, ARG, THREAD
 
 
-@_saboteur(_REFERENCE, "KEY-1")
+@_saboteur(_REFERENCE, "KEY-1", "KEY-4")
 def _compare_constants_by_equality(subject: Any) -> None:
     """Takes constants that compare equal for one: 1, True and 1.0, 0.0 and -0.0."""
     from gridpact import arguments
@@ -722,7 +722,7 @@ def _compare_captured_numbers(subject: Any) -> None:
     _wrap_method(state.Captured, "is_same", is_same)
 
 
-@_saboteur(_SYCL, "STATE-2")
+@_saboteur(_SYCL, "STATE-1", "STATE-2")
 def _never_trust_nan(subject: Any) -> None:
     """Refuses a kernel whose captured number does not equal itself."""
     from gridpact import state
@@ -795,7 +795,7 @@ def _trust_any_folder(subject: Any) -> None:
     _wrap(cache, "_mistrust", lambda original, path: "")
 
 
-@_saboteur(_SYCL, "SPEC-1", "SPEC-3", "THREAD-1")
+@_saboteur(_SYCL, "SPEC-1", "SPEC-2", "SPEC-3", "KEY-4", "THREAD-1")
 def _reuse_aligned_binary(subject: Any) -> None:
     """Takes every address and number for a multiple of 16."""
     from gridpact import arguments

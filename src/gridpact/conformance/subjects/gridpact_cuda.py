@@ -218,7 +218,8 @@ class GridpactCudaFake(FakeDriver, _OnCuda):
             yield
 
     def passed(self, result: Any) -> dict[str, Any]:
-        facts = {name.removeprefix("argument "): fact for name, fact in result.key.facts if name.startswith("argument")}
+        kinds = ("argument", "constexpr")
+        facts = {name.partition(" ")[2]: fact for name, fact in result.key.facts if name.partition(" ")[0] in kinds}
         types = [(name, fact[0]) for name, fact in facts.items() if fact[0] != "constexpr"]
         parts = self.last_call().parameters
         found = {name: number(kind.replace("*k", "*"), part) for (name, kind), part in zip(types, parts, strict=False)}
