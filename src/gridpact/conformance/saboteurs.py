@@ -957,7 +957,7 @@ def _path_forgets_alignment(subject: Any) -> None:
     _wrap(learned, "_slots", slots)
 
 
-@_saboteur(_CUDA, "KEY-1", is_of_path=True)
+@_saboteur(_CUDA, "KEY-1", "KEY-4", "STATE-1", is_of_path=True)
 def _path_keeps_state(subject: Any) -> None:
     """Never looks at captured values again, on the native path."""
     from gridpact import learned
