@@ -319,3 +319,15 @@ def test_mistake_is_told_in_a_sentence(arguments, sentence):
     result = run("prune", *arguments)
     assert result.exit_code == 2
     assert result.output == f"{sentence}\n"
+
+
+def test_user_without_a_home_has_no_cache(monkeypatch):
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(cache.Path, "home", homeless)
+    with pytest.warns(RuntimeWarning, match=r"Could not determine home directory.*\[KEY-3\]"):
+        assert cache.read("kernels", "key") is None
+    cache.write("kernels", "key", b"content")
+    assert not cache.keeps("kernels")

@@ -1,8 +1,10 @@
 """Why a kernel was compiled, classes of arguments, and what was compiled ahead."""
 
+import collections
 import subprocess
 import sys
 import textwrap
+import types
 import warnings
 
 import numpy as np
@@ -14,6 +16,7 @@ from gridpact.compiles import STORM, RecompileWarning
 from gridpact.errors import ContractError, HookError
 
 tl = pytest.importorskip("triton.language")
+CompilationError = pytest.importorskip("triton.compiler.errors").CompilationError
 pytestmark = pytest.mark.usefixtures("on_sycl")
 
 WIDTH = tl.constexpr(2)
@@ -327,3 +330,71 @@ def test_why_reads_what_is_on_disk(tmp_path, monkeypatch):
     misspelt = why(tmp_path, "numberd")
     assert misspelt.returncode == 1
     assert "kernel 'numberd': no binary of it is on disk. Did you mean 'numbered'?" in misspelt.stdout
+
+
+# -- state that changes beside a compile
+
+beside = types.ModuleType("beside")
+
+
+def fill(out):
+    tl.store(out, beside.VALUE)
+
+
+def spoil():
+    beside.LIST[0] += 4
+    return 0
+
+
+beside.spoil = spoil
+
+
+def spoiled(out):
+    tl.store(out, beside.LIST[0] + beside.spoil())
+
+
+def test_observer_that_changes_state_makes_the_next_launch_compile():
+    kernel, out, wrote = gridpact.jit(fill), aligned(1, "i4"), []
+    beside.VALUE = tl.constexpr(4)
+
+    def change(compiled):
+        beside.VALUE = tl.constexpr(8)
+
+    with gridpact.hooks.observe(compiled=change):
+        kernel[1](out)
+        wrote += [*out]
+    for _ in range(3):
+        kernel[1](out)
+        wrote += [*out]
+    assert wrote == [4, 8, 8, 8]
+
+
+def test_what_was_compiled_while_state_changed_is_not_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("GRIDPACT_KERNEL_CACHE", str(tmp_path))
+    beside.LIST = [4]
+    with pytest.raises(ContractError, match=r"while it is compiled.*\[STATE-1\]"):
+        gridpact.jit(spoiled)[1](aligned(1, "i4"))
+    assert beside.LIST != [4]
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_state_may_change_before_there_is_a_binary():
+    kernel, out = gridpact.jit(on_state_change="refuse")(fill), aligned(1, "i4")
+    beside.VALUE = "no number"
+    with pytest.raises(CompilationError, match=r"beside\.VALUE"):
+        kernel[1](out)
+    beside.VALUE = tl.constexpr(3)
+    kernel[1](out)
+    assert out[0] == 3
+
+
+def test_named_tuples_with_fields_in_another_order_are_two_kernels():
+    @gridpact.jit
+    def first(out, pair):
+        tl.store(out, pair.a)
+
+    out, wrote = aligned(1, "i4"), []
+    for fields in ("a b", "b a"):
+        first[1](out, collections.namedtuple("Pair", fields)(a=5, b=7))
+        wrote += [*out]
+    assert wrote == [5, 5]

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridpact.compiles import nearest
-from gridpact.identity import Key, differences, typed
+from gridpact.identity import Change, Key, differences, typed
 
 DIFFERENT = [
     None, 0, 1, 2**64, -(2**64), True, False, 1.0, 0.0, -0.0, math.nan, math.inf, "", "1", "None", b"1", 1j,
@@ -151,3 +151,8 @@ def test_any_value_is_told_and_is_itself(value):
     assert hash(fact) == hash(typed(copy.deepcopy(value)))
     assert eval(repr(fact)) == fact  # nothing but literals is in it
     assert str(*differences([("captured K", fact)], [("captured K", ("other", 0))]))
+
+
+@pytest.mark.parametrize("value", [np.str_(""), np.bytes_(b""), np.void(b""), (), [], {}, b"", 1 << 200])
+def test_empty_and_large_values_can_be_told(value):
+    assert str(Change("captured K", None, typed(value))).startswith("captured K: absent -> ")

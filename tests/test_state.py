@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import enum
 import math
 import textwrap
 import types
@@ -366,3 +367,130 @@ def test_what_is_in_a_captured_class_is_part_of_the_identity(monkeypatch):
     assert changed != before
     monkeypatch.setattr(Shape, "area", lambda self: 5)
     assert source_of(kernel).digest != changed
+
+
+# -- values whose content is easily overlooked
+
+
+def reading(value):
+    def kernel(x):
+        return x + holder.value
+
+    holder = types.ModuleType("holder")
+    holder.value = value
+    return source_of(kernel)
+
+
+def class_of(block):
+    class Config:
+        BLOCK = block
+
+    return Config
+
+
+def property_of(block):
+    class Config:
+        @property
+        def block(self):
+            return function()
+
+    def function():
+        return block
+
+    return Config()
+
+
+def enum_of(value):
+    class Mode(enum.Enum):
+        FAST = value
+
+    return Mode.FAST
+
+
+@dataclasses.dataclass
+class Made:
+    width: int
+
+    def __post_init__(self):
+        self.made = self.width // 2
+
+
+class Items(list):
+    """A list that can have attributes."""
+
+
+def with_attribute(thing, value):
+    thing.made = value
+    return thing
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        enum_of,
+        class_of,
+        property_of,
+        lambda value: (class_of(value),),
+        lambda value: lambda x: x + value,
+        lambda value: with_attribute(Made(3), value),
+        lambda value: with_attribute(Items([1]), value),
+        lambda value: np.dtype([(f"field {value}", "i4")]),
+    ],
+)
+def test_content_is_told_apart(make):
+    assert reading(make(4)).digest == reading(make(4)).digest
+    assert reading(make(4)).digest != reading(make(8)).digest
+
+
+class dtype:
+    made = 0
+
+
+class Pair(tuple):
+    """A tuple that can have attributes."""
+
+
+@pytest.mark.parametrize("value", [class_of(3), dtype(), Pair((1, 2)), Items([1]), Made(3)])
+def test_what_can_have_attributes_is_looked_at_again(value):
+    source = reading(value)
+    assert source.is_current()
+    value.BLOCK = 8
+    assert not source.is_current()
+
+
+def test_class_that_holds_an_object_of_its_own_has_one_digest_at_any_depth_of_the_stack():
+    class Config:
+        width = 3
+
+    Config.default = Config()
+
+    def deeper(depth):
+        return deeper(depth - 1) if depth else reading(Config.default)
+
+    assert deeper(0).digest == deeper(60).digest
+    assert deeper(0).is_current()
+
+
+def test_values_in_tuples_count_where_any_may_change():
+    for value in (([1], *range(2000)), [tuple(range(2000))]):
+        with pytest.raises(ContractError, match=r"at most 1024 values.*\[STATE-3\]"):
+            reading(value)
+    assert reading(tuple(range(2000))).is_current()
+    assert reading(frozenset(range(2000))).is_current()
+
+
+class Broken:
+    def __getattr__(self, name):
+        raise RuntimeError("broken")
+
+
+class Disguised:
+    @property
+    def __class__(self):
+        raise RuntimeError("broken")
+
+
+@pytest.mark.parametrize("make", [Broken, Disguised, lambda: {1: 2}.get], ids=["getattr", "class", "bound"])
+def test_values_that_cannot_be_read_are_refused_by_name(make):
+    with pytest.raises(ContractError, match=r"^'holder\.value' captured by 'reading.*\[STATE-1\]$"):
+        reading(make())

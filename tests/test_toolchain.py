@@ -399,12 +399,13 @@ def test_no_driver_cache_or_torch_is_touched(tmp_path):
     assert not (tmp_path / ".triton").exists()
 
 
-def test_identity_holds_the_environment_switches(monkeypatch):
+@pytest.mark.parametrize("switch", ["TRITON_DEFAULT_FP_FUSION", "ALLOW_LHS_TMEM_LAYOUT_CONVERSION"])
+def test_identity_holds_the_environment_switches(monkeypatch, switch):
     before = toolchain.environment()
-    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "0")
+    monkeypatch.setenv(switch, "0")
     assert toolchain.environment() != before
     monkeypatch.setenv("UNRELATED", "1")
-    monkeypatch.delenv("TRITON_DEFAULT_FP_FUSION")
+    monkeypatch.delenv(switch)
     assert toolchain.environment() == before
 
 

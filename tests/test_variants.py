@@ -297,6 +297,11 @@ def test_command_shows_the_variants_of_each_target():
     assert sum(line.startswith("  aligned and unaligned differ: ") for line in output.splitlines()) == len(HERE)
 
 
+def test_command_says_where_it_cannot_write():
+    code, told = run(ADD, "--json", "/dev/full")
+    assert (code, "--json: " in told) == (2, True)
+
+
 def test_command_writes_json(tmp_path):
     path = tmp_path / "variants.json"
     code, _ = run(ADD, "--target", "cuda:90", "--target", "hip:gfx942", "--option", "num_warps=8", "--json", str(path))

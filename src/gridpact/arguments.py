@@ -657,7 +657,8 @@ def _classify(into: Classified, subject: str, parameter: Parameter, path: Path, 
         item = Parameter(parameter.name)  # a declared type is for the whole parameter, not for a tuple's items
         parts = [_classify(into, f"item {i} of {subject}", item, (*path, i), v) for i, v in enumerate(value)]
         make: Callable[..., Any] = type(value)._make if hasattr(value, "_make") else tuple
-        name = type(value).__qualname__ if hasattr(value, "_fields") else "tuple"
+        fields = getattr(value, "_fields", None)  # a kernel reads items by them
+        name = "tuple" if fields is None else f"{type(value).__qualname__}({', '.join(fields)})"
         return make([tree for tree, _ in parts]), (name, *(fact for _, fact in parts))
     if jitted_function(value) is not None or type(value).__module__.startswith("triton.language"):
         return _constant(into, subject, path, value)

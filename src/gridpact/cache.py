@@ -131,7 +131,11 @@ def _root(kind: str) -> Path | None:
             _say(sentence("GRIDPACT_KERNEL_CACHE", rule, chosen, what_then))
         return None
     base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "gridpact"
+    try:
+        return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "gridpact"
+    except RuntimeError as error:  # a user without an entry in the password file
+        _say(f"cache: none is kept, {error} [KEY-3]")
+        return None
 
 
 @cache

@@ -332,7 +332,11 @@ def variants(
             "versions": {triton.distribution: triton.full_version, "gridpact": gridpact.__version__},
             "targets": found,
         }
-        json.write_text(dumps(told, indent=1) + "\n")
+        try:
+            json.write_text(dumps(told, indent=1) + "\n")
+        except OSError as error:
+            console.print(f"[red]--json: {escape(str(error))}[/]", highlight=False, soft_wrap=True)
+            raise typer.Exit(2) from error
     raise typer.Exit(1 if failed else 0)
 
 

@@ -9,15 +9,29 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import hashlib
 import struct
+import sys
 from collections.abc import Iterable, Mapping
-from types import CodeType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-__all__ = ["LEAVES", "Change", "Key", "TooManyLeavesError", "Typed", "class_fact", "code_fact", "differences", "typed"]
+__all__ = [
+    "LEAVES",
+    "Change",
+    "Key",
+    "TooManyLeavesError",
+    "Typed",
+    "class_fact",
+    "code_fact",
+    "differences",
+    "has_attributes",
+    "is_of_library",
+    "typed",
+]
 
 Typed: TypeAlias = tuple[Any, ...]
 
@@ -41,14 +55,42 @@ def typed(value: object) -> Typed:
     TypeError
         A value whose equality cannot be known from its content.
     """
+    return _typed_in(value, {})
+
+
+def _typed_in(value: object, classes: dict[type, str]) -> Typed:
     try:
-        return _typed(value, [LEAVES])
+        return _typed(value, _Walk(classes))
     except RecursionError:
         raise TooManyLeavesError(f"no identity for a {type(value).__name__} that holds itself, or very deep") from None
 
 
-def _typed(value: Any, left: list[int]) -> Typed:
-    """Read a value; `left` counts down over all of a mutable one, so that one that holds itself comes to an end."""
+@dataclasses.dataclass
+class _Walk:
+    """The reading of one value.
+
+    Attributes
+    ----------
+    classes
+        Digest of each class that was met; empty of one that is being read, which may hold objects of its own.
+    left
+        How many values may still come if any may change, so that one that holds itself comes to an end.
+    may_change
+        Whether any may.
+    """
+
+    classes: dict[type, str]
+    left: int = LEAVES
+    may_change: bool = False
+
+    def count(self, leaves: int, *, may_change: bool) -> None:
+        self.left -= leaves
+        self.may_change = self.may_change or may_change
+        if self.may_change and self.left < 0:
+            raise TooManyLeavesError(f"at most {LEAVES} values that may change")
+
+
+def _typed(value: Any, walk: _Walk) -> Typed:
     kind = type(value)
     if value is None:
         return ("None",)
@@ -61,79 +103,131 @@ def _typed(value: Any, left: list[int]) -> Typed:
     if kind is complex:
         return ("complex", typed(value.real), typed(value.imag))
     if isinstance(value, enum.Enum):
-        return ("enum", kind.__module__, kind.__qualname__, value.name)
+        return ("enum", kind.__module__, kind.__qualname__, value.name, _plain_or_name(value._value_, walk.classes))
     if isinstance(value, np.generic):
         return ("numpy", value.dtype.str, value.tobytes().hex())
     if isinstance(value, np.dtype):
-        return ("numpy dtype", value.str)
+        return ("numpy dtype", value.str if value.fields is None else str(value.descr))
     if isinstance(value, type):
-        return ("type", value.__module__, value.__qualname__)
+        content = () if is_of_library(value) else (_class_fact(value, walk.classes),)
+        return ("type", value.__module__, value.__qualname__, *content)
     if kind.__module__.startswith("triton.language"):
         if kind.__name__ == "constexpr":
-            return ("constexpr", _typed(value.value, left))
+            return ("constexpr", _typed(value.value, walk))
         if kind.__name__ == "dtype" or kind.__name__.endswith("_type"):
             return ("triton", kind.__name__, str(value))
     if kind.__module__ == "torch" and kind.__name__ == "dtype":
         return ("torch dtype", str(value))
     if kind.__module__.startswith("gridpact.state") and kind.__name__ == "Source":
         return ("source", value.digest)
-    return _structure(value, kind, left)
+    return _structure(value, kind, walk)
 
 
-def _structure(value: Any, kind: type, left: list[int]) -> Typed:
-    if isinstance(value, tuple):
-        fields = getattr(kind, "_fields", ())
-        return (kind.__name__, fields, *(_typed(item, left) for item in value))
+def _structure(value: Any, kind: type, walk: _Walk) -> Typed:
+    if isinstance(value, (tuple, frozenset)):
+        walk.count(1 + len(value), may_change=has_attributes(value))
+        items = [_typed(item, walk) for item in value]
+        in_order = items if isinstance(value, tuple) else sorted(items, key=repr)
+        return (kind.__name__, _of_subclass(value, kind, walk), *in_order)
     if isinstance(value, np.ndarray):
         if value.dtype.hasobject:
             raise TypeError("no identity for an array of objects")
-        _count(left, 1 + value.size)
+        walk.count(1 + value.size, may_change=True)
         return ("array", value.dtype.str, tuple(map(int, value.shape)), value.tobytes().hex())
-    if isinstance(value, (list, set, frozenset)):
-        _count(left, 1 + len(value))
-        items = [_typed(item, left) for item in value]
-        return (kind.__name__, (), *(items if isinstance(value, list) else sorted(items, key=repr)))
+    if isinstance(value, (list, set)):
+        walk.count(1 + len(value), may_change=True)
+        items = [_typed(item, walk) for item in value]
+        in_order = items if isinstance(value, list) else sorted(items, key=repr)
+        return (kind.__name__, _of_subclass(value, kind, walk), *in_order)
     if isinstance(value, (dict, Mapping)):
-        _count(left, 1 + len(value))
-        return ("dict", *sorted(((_typed(k, left), _typed(v, left)) for k, v in value.items()), key=repr))
-    if dataclasses.is_dataclass(value):
-        state = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
-    elif kind.__basicsize__ == _Plain.__basicsize__:
-        state = vars(value)
-    else:
+        walk.count(1 + len(value), may_change=True)
+        return ("dict", *sorted(((_typed(k, walk), _typed(v, walk)) for k, v in value.items()), key=repr))
+    slots = [name for base in kind.__mro__ for name in _slots(base)]
+    if not dataclasses.is_dataclass(value) and (slots or kind.__basicsize__ != _Plain.__basicsize__):
         raise TypeError(f"no identity for {kind.__name__}")
-    _count(left, 1 + len(state))
-    fields = ((name, _typed(item, left)) for name, item in sorted(state.items()))
-    return ("object", kind.__module__, kind.__qualname__, class_fact(kind), *fields)
+    state = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    state.update(getattr(value, "__dict__", {}))
+    walk.count(1 + len(state), may_change=True)
+    fields = ((name, _typed(item, walk)) for name, item in sorted(state.items()))
+    return ("object", kind.__module__, kind.__qualname__, _class_fact(kind, walk.classes), *fields)
+
+
+def _slots(base: type) -> tuple[str, ...]:
+    slots = vars(base).get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def has_attributes(value: object) -> bool:
+    """Whether a container can have attributes beside what it contains: one of a class of its own."""
+    return bool(type(value).__dictoffset__)
+
+
+def _of_subclass(value: Any, kind: type, walk: _Walk) -> Typed:
+    """Give what else is in a container of a class of its own: names of items, attributes, methods."""
+    if kind in (tuple, frozenset, list, set):
+        return ()
+    attributes = ((name, _typed(item, walk)) for name, item in sorted(getattr(value, "__dict__", {}).items()))
+    return (*getattr(kind, "_fields", ()), _class_fact(kind, walk.classes), *attributes)
 
 
 class _Plain:
     """As large as an object is that keeps all of its state in `__dict__`."""
 
 
-def _count(left: list[int], leaves: int) -> None:
-    left[0] -= leaves
-    if left[0] < 0:
-        raise TooManyLeavesError(f"at most {LEAVES} values that may change")
+def is_of_library(kind: type) -> bool:
+    """Whether a class does not change: of the standard library, or of one whose version is part of the toolchain."""
+    package = kind.__module__.partition(".")[0]
+    return package in sys.stdlib_module_names or package in ("numpy", "torch", "triton")
 
 
 def class_fact(kind: type) -> str:
     """Give a digest of what is in a class, functions and values: kernels may use it while they are compiled."""
-    facts = []
-    for base in kind.__mro__[:-1]:
-        for name, item in sorted(vars(base).items()):
-            function = getattr(item, "fn", getattr(item, "__func__", item))  # jitted, or a static method
-            if isinstance(function, FunctionType):
-                facts.append((base.__qualname__, name, code_fact(function)))
-            elif not name.startswith("__"):  # Python enters notes of its own there, when an object is copied, say
-                facts.append((base.__qualname__, name, _plain_or_name(item)))
-    return _digest(facts)
+    return _class_fact(kind, {})
+
+
+def _class_fact(kind: type, classes: dict[type, str]) -> str:
+    if kind not in classes:
+        classes[kind] = ""
+        facts = []
+        for base in kind.__mro__[:-1]:
+            for name, item in sorted(vars(base).items()):
+                function = _function_of(item)
+                if isinstance(function, FunctionType):
+                    facts.append((base.__qualname__, name, code_fact(function)))
+                elif not name.startswith("__"):  # Python enters notes of its own there, when an object is copied, say
+                    facts.append((base.__qualname__, name, _plain_or_name(item, classes)))
+        classes[kind] = _digest(facts)
+    return classes[kind]
+
+
+def _function_of(item: Any) -> object:
+    """Give the function behind an entry of a class: a method of any kind, a property, or jitted."""
+    if isinstance(item, property):
+        return item.fget
+    if isinstance(item, functools.cached_property):
+        return item.func
+    return getattr(item, "fn", getattr(item, "__func__", item))
 
 
 def code_fact(function: FunctionType) -> Typed:
-    """Give what a plain Python function does by itself: its code and its defaults, not what it reaches."""
+    """Give what a plain Python function does by itself: its code, its defaults and its closure, not what it reaches."""
+    return ("code", _digest(_code_fact(function, ())))
+
+
+def _code_fact(function: FunctionType, outer: tuple[FunctionType, ...]) -> Typed:
     defaults = (function.__defaults__, tuple(sorted((function.__kwdefaults__ or {}).items())))
-    return ("code", _digest((_code(function.__code__), _plain_or_name(defaults))))
+    cells = tuple(_cell_fact(cell, (*outer, function)) for cell in function.__closure__ or ())
+    return (_code(function.__code__), _plain_or_name(defaults), *cells)
+
+
+def _cell_fact(cell: CellType, outer: tuple[FunctionType, ...]) -> Typed:
+    try:
+        value = cell.cell_contents
+    except ValueError:  # not assigned yet
+        return ()
+    if isinstance(value, FunctionType):
+        return ("itself",) if value in outer else _code_fact(value, outer)
+    return ("name", value.__module__, value.__qualname__) if isinstance(value, type) else _plain_or_name(value)
 
 
 def _code(code: CodeType) -> Typed:
@@ -141,9 +235,9 @@ def _code(code: CodeType) -> Typed:
     return (code.co_name, code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars, constants)
 
 
-def _plain_or_name(value: object) -> Typed:
+def _plain_or_name(value: object, classes: dict[type, str] | None = None) -> Typed:
     try:
-        return typed(value)
+        return _typed_in(value, {} if classes is None else classes)
     except TypeError:
         return ("name of type", type(value).__qualname__)
 
@@ -270,7 +364,7 @@ def _told(fact: Typed | None) -> str:
     if kind == "enum":
         return f"{rest[1]}.{rest[2]}"
     if kind == "numpy":
-        return str(np.frombuffer(bytes.fromhex(rest[1]), rest[0])[0])
+        return str(np.frombuffer(bytes.fromhex(rest[1]), rest[0])[0]) if np.dtype(rest[0]).itemsize else "empty"
     if kind == "dict":
         return "{" + ", ".join(f"{_told(key)}: {_told(value)}" for key, value in rest) + "}"
     if kind == "array":

@@ -199,7 +199,7 @@ class Kernel(native.Launchable):  # type: ignore[misc]  # either of two classes
         if before is not None and before.is_current():
             return before
         now = source_of(self)
-        if before is not None and self.on_state_change == "refuse" and now.facts != before.facts:
+        if before is not None and self.compiled and self.on_state_change == "refuse" and now.facts != before.facts:
             changes = "; ".join(map(str, differences(before.facts, now.facts)))
             raise ContractValueError(
                 f"state of {self.__name__!r}",

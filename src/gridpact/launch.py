@@ -200,9 +200,6 @@ def compiled_for(call: Call, check: Callable[[], None] = lambda: None) -> Compil
             return compiled
         began = time.perf_counter_ns()
         binary, origin = _binary_of(call, source, key, check)
-        if not source.is_current():
-            rule = "captured values may not change while it is compiled"
-            raise ContractValueError(f"kernel {kernel.__name__!r}", rule, remedy="Launch it again.", clause="STATE-1")
         elapsed_ns = time.perf_counter_ns() - began
         told = compiles.explained(kernel, device.name, key, origin, elapsed_ns)
         compiled = kernel.compiled[key] = kernel.make_compiled(key, binary, device)
@@ -223,6 +220,9 @@ def _binary_of(call: Call, source: Source, key: Key, check: Callable[[], None]) 
         binary, origin = stored.find(key), "disk"
     if binary is None:
         binary, origin = device.compile(source, call.arguments, call.options, kernel.repr), "compiled"
+        if not source.is_current():  # before anybody can find it under a key that tells other values
+            rule = "captured values may not change while it is compiled"
+            raise ContractValueError(f"kernel {kernel.__name__!r}", rule, remedy="Launch it again.", clause="STATE-1")
         stored.keep(key, kernel.__name__, binary)
     _binaries[key] = binary
     return binary, origin

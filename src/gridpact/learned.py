@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gridpact import hooks, native, toolchain
+from gridpact import hooks, native
 from gridpact import launch as path
 from gridpact.arguments import Leaf, Pointer, read_by
 from gridpact.backends.protocol import Device, StreamRef
@@ -120,8 +120,8 @@ def _info(compiled: CompiledKernel, call: path.Call, programs: Grid, stream: Str
     device, metadata, leaves = call.device, compiled.metadata, call.arguments.leaves
     if metadata.scratch_bytes or (stream is not None and stream.is_fenced):
         raise _NotRemembered
-    facts = dict(compiled.key.facts)
-    if facts.get("environment") != toolchain.environment():
+    source = call.kernel.source(device)
+    if path.key_of(call, source) != compiled.key:  # state or environment changed since: by an observer, another thread
         raise _NotRemembered
     _check_choice_of_device(call)
     pointers = [pointer for _, pointer in call.arguments.pointers()]
@@ -155,7 +155,7 @@ def _info(compiled: CompiledKernel, call: path.Call, programs: Grid, stream: Str
         "check": partial(_check, device),
         "fits": partial(_check_fits, device, compiled, kernel),
         "watched": partial(_watched, device, compiled, kernel),
-        "reads": list(_reads(call)),
+        "reads": list(_reads(call, source)),
         "table": calls.table,
         "context": calls.context,
         "limits": (x, y, z),
@@ -305,10 +305,10 @@ def _given(
 # -------------------------------------------------------------------------------------------------------- what it reads
 
 
-def _reads(call: path.Call) -> Iterator[tuple[object, str | None, object, object]]:
+def _reads(call: path.Call, source: Source) -> Iterator[tuple[object, str | None, object, object]]:
     """Give each captured name of the kernel and of functions among its constants: where, and what it has to hold."""
     constants = list(call.arguments.constants.values())
-    sources = [call.kernel.source(call.device), *(value for value in constants if isinstance(value, Source))]
+    sources = [source, *(value for value in constants if isinstance(value, Source))]
     for value in constants:
         if not isinstance(value, Source) and not _is_fixed(value):
             raise _NotRemembered

@@ -24,8 +24,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from gridpact.errors import ContractTypeError, ContractValueError
-from gridpact.identity import TooManyLeavesError, Typed, class_fact, code_fact, typed
+from gridpact.errors import ContractTypeError, ContractValueError, LaunchError
+from gridpact.identity import TooManyLeavesError, Typed, class_fact, code_fact, has_attributes, is_of_library, typed
 
 __all__ = [
     "ABSENT",
@@ -43,7 +43,7 @@ _LARGE: Final = 4096  # characters of a captured value's fact, which each look-u
 _DEF: Final = re.compile(r"^def\s+\w+\s*\(", re.MULTILINE)
 # Types of values that cannot change without becoming another object, so that identity proves them unchanged.
 _IMMUTABLE: Final = (
-    int, float, complex, str, bytes, bool, type(None), FunctionType, BuiltinFunctionType, ModuleType, type, enum.Enum,
+    int, float, complex, str, bytes, bool, type(None), FunctionType, BuiltinFunctionType, ModuleType, enum.Enum,
     np.generic, np.dtype,
 )  # fmt: skip
 
@@ -89,10 +89,12 @@ def is_builtin_of_triton(value: object) -> bool:
 def _is_immutable(value: object) -> bool:
     """Whether identity proves a value unchanged, all that is in it too."""
     if isinstance(value, (tuple, frozenset)):
-        return all(map(_is_immutable, value))
+        return not has_attributes(value) and all(map(_is_immutable, value))
+    if isinstance(value, type):
+        return is_of_library(value)
     if isinstance(value, _IMMUTABLE) or jitted_function(value) is not None:
-        return True
-    return type(value).__name__ == "dtype" or is_builtin_of_triton(value)
+        return not isinstance(value, np.void)
+    return (type(value).__name__ == "dtype" and is_of_library(type(value))) or is_builtin_of_triton(value)
 
 
 @dataclass(frozen=True)
@@ -255,7 +257,10 @@ class Source:
 
     def is_current(self) -> bool:
         """Whether all that was read still holds; what identity proves costs O(1) a name (STATE-3)."""
-        return all(read.is_same() for read in self.reads)
+        try:
+            return all(read.is_same() for read in self.reads)
+        except Exception:  # of the value's own code, or it has no identity any more: who reads it again says so
+            return False
 
 
 def source_of(jitted: object) -> Source:
@@ -299,15 +304,13 @@ def _read(jitted: Any, trail: str, seen: dict[FunctionType, Source]) -> Source:
     facts: list[tuple[str, Typed]] = [(f"helper {trail}" if trail else "source", _text_fact(source))]
     facts += [(f"default of {name}{of}", _fact_of(function, (name,), value)) for name, value in _defaults(function)]
     for full in text.names:
-        path, value = _reached(function, full)
+        path, value, helper, fact = _look(function, full)
         if path in source.captured:
             continue
         if value is ABSENT:  # a builtin, or not defined yet: it has no part in the identity until it is
             source.reads.append(_capture(function, path, ABSENT, ()))
             continue
         name = ".".join(path)
-        helper = _helper(function, value)
-        fact = () if helper else _fact_of(function, path, value)
         source.reads.append(_capture(function, path, value, fact))
         if helper is None:
             source.captured[path] = value
@@ -322,6 +325,21 @@ def _read(jitted: Any, trail: str, seen: dict[FunctionType, Source]) -> Source:
     source.facts = tuple(facts)
     source.digest = hashlib.sha256(repr(facts).encode()).hexdigest()
     return source
+
+
+def _look(function: FunctionType, full: tuple[str, ...]) -> tuple[tuple[str, ...], object, FunctionType | None, Typed]:
+    """Give what a dotted name leads to: how far it was followed, the value, whether it is a helper, else its fact."""
+    try:
+        path, value = _reached(function, full)
+        helper = None if value is ABSENT else _helper(function, value)
+        return path, value, helper, () if helper or value is ABSENT else _fact_of(function, path, value)
+    except LaunchError:
+        raise
+    except Exception as error:  # of the value's own code: `__getattr__`, `__class__`, `__len__`, ...
+        rule, told = "expected a value that can be read", f"{type(error).__name__}: {error}"
+        raise ContractTypeError(
+            _captured_by(function, full), rule, told, "Pass it as a parameter.", "STATE-1"
+        ) from error
 
 
 def _defaults(function: FunctionType) -> Iterator[tuple[str, object]]:
@@ -361,9 +379,9 @@ def _fact_of(function: FunctionType, path: tuple[str, ...], value: object) -> Ty
     """Give a captured value by value and type; a function of the language's library by its name."""
     if isinstance(value, ModuleType):
         return ("module", value.__name__)
-    if isinstance(value, type) and value.__module__.partition(".")[0] == _package(function):
+    if isinstance(value, type) and not is_of_library(value):
         return ("class", value.__module__, value.__qualname__, class_fact(value))
-    if isinstance(value, (type, BuiltinFunctionType)) or is_builtin_of_triton(value):
+    if isinstance(value, type) or _is_function_in_c(value) or is_builtin_of_triton(value):
         return ("name", getattr(value, "__module__", ""), getattr(value, "__qualname__", repr(value)))
     if getattr(builtins, path[0], ABSENT) is value:
         return ("builtin", path[0])
@@ -389,6 +407,11 @@ def _fact_of(function: FunctionType, path: tuple[str, ...], value: object) -> Ty
             "Pass it as a parameter, or wrap its value in tl.constexpr.",
             "STATE-1",
         ) from error
+
+
+def _is_function_in_c(value: object) -> bool:
+    """Whether a value is a function written in C, and no method of an object that may change."""
+    return isinstance(value, BuiltinFunctionType) and isinstance(value.__self__, (ModuleType, type, type(None)))
 
 
 def _captured_by(function: FunctionType, path: tuple[str, ...]) -> str:

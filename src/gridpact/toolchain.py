@@ -258,7 +258,10 @@ def resolved_options(target: Target, options: Mapping[str, Any]) -> dict[str, An
 
 def environment() -> Typed:
     """Give the environment switches that the toolchain reads, as a fact of the key (KEY-1)."""
-    prefixes = ("TRITON_", "MLIR_", "LLVM_", "DISABLE_", "ENABLE_", "PTXAS_", "AMDGCN_", "NVPTX_", "USE_IR_LOC")
+    prefixes = (
+        "TRITON_", "MLIR_", "LLVM_", "DISABLE_", "ENABLE_", "PTXAS_", "AMDGCN_", "NVPTX_", "USE_IR_LOC",
+        "ALLOW_LHS_TMEM_LAYOUT_CONVERSION", "STORE_TMEM_TO_GLOBAL_BYPASS_SMEM",
+    )  # fmt: skip
     return tuple(
         sorted(item for item in os.environ.items() if item[0].startswith(prefixes) and item[0] not in _CACHE_SWITCHES)
     )

@@ -244,7 +244,7 @@ _LARGE: Final[dict[str, Callable[[int], Any]]] = {
     "a_list": lambda leaves: [0] * (leaves - 1),
     "a_mapping": lambda leaves: {"widths": [0] * (leaves - 4)},
     "an_array": lambda leaves: np.zeros(leaves - 1),
-    "lists_in_a_tuple": lambda leaves: ([0] * (leaves // 2 - 1), [0] * (leaves // 2 - 1)),
+    "lists_in_a_tuple": lambda leaves: ([0] * (leaves // 2 - 3), [0] * (leaves // 2 - 2)),
 }
 
 
@@ -291,6 +291,7 @@ def value_that_holds_itself_is_refused(subject: Subject) -> None:
 class Watched(tuple):  # type: ignore[type-arg]
     """A tuple that counts how often somebody looks into it."""
 
+    __slots__ = ()  # it cannot change
     looks = 0
 
     def __iter__(self) -> Any:
