@@ -308,11 +308,12 @@ def test_why_tells_what_it_saw_of_a_program_that_fails(tmp_path):
     ("arguments", "told"),
     [
         (["nowhere.py"], "file: expected a Python program that exists, got 'nowhere.py'"),
-        (["FILE:absent"], "No binary of absent"),
+        (["FILE:nubmered"], "kernel 'nubmered': no launch of it was seen. Did you mean 'numbered'?"),
     ],
 )
 def test_why_says_what_is_wrong(tmp_path, arguments, told):
     ran = why(tmp_path, *arguments)
+    assert ran.returncode
     assert told in ran.stdout
     assert "Traceback" not in ran.stderr
 
@@ -398,3 +399,11 @@ def test_named_tuples_with_fields_in_another_order_are_two_kernels():
         first[1](out, collections.namedtuple("Pair", fields)(a=5, b=7))
         wrote += [*out]
     assert wrote == [5, 5]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [(lambda proxy: 1 / 0, "raised ZeroDivisionError"), (lambda proxy: None, "got None")]
+)
+def test_name_that_is_none_is_refused(name, told):
+    with pytest.raises(ContractError, match=rf"repr=: expected a function that gives .*{told}.*\[KEY-1\]"):
+        gridpact.jit(numbered, repr=name)[1](aligned(1), 5, 1)

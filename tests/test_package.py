@@ -45,7 +45,9 @@ def test_links_of_the_documents_lead_somewhere():
     for document in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/alignment.md", "docs/identity.md"):
         prose = re.sub(r"`[^`\n]*`|^    .*$", "", (ROOT / document).read_text(), flags=re.MULTILINE)
         for link in re.findall(r"\]\(([^)#\s]+)\)", prose):
-            assert link.startswith("https://") or (ROOT / document).parent.joinpath(link).exists(), f"{document}: {link}"
+            assert link.startswith("https://") or (ROOT / document).parent.joinpath(link).exists(), (
+                f"{document}: {link}"
+            )
 
 
 def test_support_table_has_every_backend():

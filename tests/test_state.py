@@ -494,3 +494,34 @@ class Disguised:
 def test_values_that_cannot_be_read_are_refused_by_name(make):
     with pytest.raises(ContractError, match=r"^'holder\.value' captured by 'reading.*\[STATE-1\]$"):
         reading(make())
+
+
+def test_default_of_a_helper_is_looked_at_again(monkeypatch):
+    tl = pytest.importorskip("triton.language")
+    base = tl.constexpr(4)
+
+    @gridpact.jit
+    def added(a, b=base, *, c=1):
+        return a + b + c
+
+    def kernel(x):
+        return module.added(x)
+
+    monkeypatch.setattr(module, "added", added, raising=False)
+    before = source_of(kernel)
+    assert before.is_current()
+    base.value = 8
+    assert not before.is_current()
+    base.value = 4
+    assert before.is_current()
+    added.fn.__kwdefaults__ = {"c": 2}
+    assert not before.is_current()
+
+
+def test_name_of_a_comprehension_is_nobody_elses():
+    i, wide = object(), 4  # noqa: F841
+
+    def kernel(x):
+        return [i + wide for i in range(3)], {j: k for j, k in x}, max(n for n in x)
+
+    assert captured(kernel) == {"wide": 4}

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from importlib.resources import files
 from importlib.util import find_spec
@@ -27,7 +28,7 @@ from rich.table import Table
 
 import gridpact
 from gridpact import backends, cache, native, toolchain
-from gridpact.metadata import Option
+from gridpact.metadata import Option, nearest_name
 
 app: Final = typer.Typer(
     help="The launch layer of Triton kernels, made strict.",
@@ -208,16 +209,23 @@ def why(
         console.print(f"[red]{escape(str(error))}[/]")
         raise typer.Exit(2)
     seen: list[Any] = []
+    others: set[str] = set()
 
     def tell(compiled: Any) -> None:
+        others.add(compiled.kernel)
         if function in ("", compiled.kernel):
             seen.append(compiled)
             console.print(f"[bold]{compiled.kernel}[/]{escape(str(compiled).removeprefix(compiled.kernel))}")
 
     failed = _run_watched(Path(file), arguments or [], tell)
-    _print_causes(console, seen, function)
+    if seen or not others:
+        _print_causes(console, seen)
     if failed:
         console.print(f"[red]{escape(Path(file).name)}: {escape(failed)}[/]")
+    elif not seen and others:
+        failed = f"kernel {function!r}: no launch of it was seen. {nearest_name(function, others)}"
+        console.print(f"[red]{escape(failed)}[/]")
+    if failed:
         raise typer.Exit(1)
 
 
@@ -244,7 +252,6 @@ def _print_stored(console: Console, name: str) -> int:
     """Print why each binary of a kernel that is on disk was compiled; gives the exit code."""
     from gridpact import compiles, stored
     from gridpact.identity import Key
-    from gridpact.metadata import nearest_name
 
     entries = sorted(stored.known(name), key=lambda entry: entry.compiled)
     if not entries:
@@ -262,12 +269,12 @@ def _print_stored(console: Console, name: str) -> int:
     return 0
 
 
-def _print_causes(console: Console, seen: list[Any], function: str) -> None:
+def _print_causes(console: Console, seen: list[Any]) -> None:
     """Print, for each kernel, how many binaries it got, and which facts made them."""
     from gridpact import compiles
 
     if not seen:
-        console.print(f"No binary of {escape(function) or 'any kernel'} was needed: no launch was seen.")
+        console.print("No kernel needed a binary: no launch was seen.")
     for name in dict.fromkeys(each.kernel for each in seen):
         mine = [each for each in seen if each.kernel == name]
         seconds = sum(each.elapsed_ns for each in mine) / 1e9
@@ -429,7 +436,6 @@ def _chosen(
     """Give the subjects to ask, or say which name is unknown."""
     from gridpact.conformance.isolation import interpreter
     from gridpact.conformance.subjects import NAMED_ONLY
-    from gridpact.metadata import nearest_name
 
     for spelled in given:
         name, _, folder = spelled.partition("@")
@@ -571,7 +577,8 @@ def verify_cache(
                 damaged += 1
                 console.print(f"[red]damaged[/] {escape(str(entry.path))}", highlight=False, soft_wrap=True)
                 if remove:
-                    entry.path.unlink(missing_ok=True)
+                    with suppress(OSError):  # another process may have replaced it, or the folder be read-only
+                        entry.path.unlink()
     told = ", removed" if damaged and remove else ""
     console.print(f"{count} entries, {damaged} damaged{told}", highlight=False)
     raise typer.Exit(1 if damaged else 0)

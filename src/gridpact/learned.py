@@ -329,6 +329,10 @@ def _steps(read: Captured) -> Iterator[tuple[object, str | None, object, object]
     """Follow a dotted name: a cell or the globals first, then the modules on its way."""
     function, names = read.function, read.path
     held = ... if read.held is ABSENT else read.held
+    if read.is_default:
+        if read.held is not ABSENT:  # may come to hold another value
+            raise _NotRemembered
+        return  # the function would have to be given another one by hand
     free = function.__code__.co_freevars
     value: Any = None
     if read.value is ABSENT:  # `...` for what is not there

@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 ABSENT: Final = object()
+_DEFAULT: Final = "default of"  # begins the path of a parameter's default, as no name can
 _LARGE: Final = 4096  # characters of a captured value's fact, which each look-up of a key would walk
 _DEF: Final = re.compile(r"^def\s+\w+\s*\(", re.MULTILINE)
 # Types of values that cannot change without becoming another object, so that identity proves them unchanged.
@@ -143,18 +144,24 @@ def _parameters(body: ast.FunctionDef) -> list[str]:
     return [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
 
 
-def _paths(node: ast.AST) -> Iterator[tuple[str, ...]]:
-    """Give each dotted name read below a node, longest first: `a.b.c` gives ("a", "b", "c") and not its parts."""
+def _paths(node: ast.AST, own: frozenset[str] = frozenset()) -> Iterator[tuple[str, ...]]:
+    """Give each dotted name read below a node, longest first: `a.b.c` gives ("a", "b", "c") and not its parts.
+
+    `own` are names of comprehensions around it, which are nobody else's.
+    """
     chain: list[str] = []
     inner = node
     while isinstance(inner, ast.Attribute):
         chain.append(inner.attr)
         inner = inner.value
     if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load):
-        yield (inner.id, *reversed(chain))
+        if inner.id not in own:
+            yield (inner.id, *reversed(chain))
         return
+    for comprehension in getattr(node, "generators", ()):
+        own |= {each.id for each in ast.walk(comprehension.target) if isinstance(each, ast.Name)}
     for child in ast.iter_child_nodes(node):
-        yield from _paths(child)
+        yield from _paths(child, own)
 
 
 @dataclass
@@ -164,7 +171,7 @@ class Captured:
     Attributes
     ----------
     function, path
-        Where: the function, and the dotted name in it.
+        Where: the function, and the dotted name in it, or the parameter whose default it is.
     value, held
         What was there, and for a `tl.constexpr` what that held; `ABSENT` for nothing.
     fact
@@ -179,6 +186,11 @@ class Captured:
     held: object
     fact: Typed
     is_immutable: bool
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it is the default of a helper's parameter."""
+        return self.path[0] == _DEFAULT
 
     def is_identical(self) -> bool:
         """Whether the name still holds the same object, and that object cannot have changed: O(1) (STATE-3)."""
@@ -302,7 +314,13 @@ def _read(jitted: Any, trail: str, seen: dict[FunctionType, Source]) -> Source:
     source.text = text.source
     of = f" of {trail}" if trail else ""
     facts: list[tuple[str, Typed]] = [(f"helper {trail}" if trail else "source", _text_fact(source))]
-    facts += [(f"default of {name}{of}", _fact_of(function, (name,), value)) for name, value in _defaults(function)]
+    for name in _with_defaults(function):
+        where = (_DEFAULT, name)
+        value = _resolve(function, where)
+        fact = _fact_of(function, where, value)
+        facts.append((f"default of {name}{of}", fact))
+        if trail:  # a kernel's own are among its arguments
+            source.reads.append(_capture(function, where, value, fact))
     for full in text.names:
         path, value, helper, fact = _look(function, full)
         if path in source.captured:
@@ -342,10 +360,19 @@ def _look(function: FunctionType, full: tuple[str, ...]) -> tuple[tuple[str, ...
         ) from error
 
 
-def _defaults(function: FunctionType) -> Iterator[tuple[str, object]]:
+def _with_defaults(function: FunctionType) -> Iterator[str]:
     for parameter in inspect.signature(function).parameters.values():
         if parameter.default is not inspect.Parameter.empty:
-            yield parameter.name, parameter.default
+            yield parameter.name
+
+
+def _default(function: FunctionType, name: str) -> object:
+    by_name = function.__kwdefaults__ or {}
+    if name in by_name:
+        return by_name[name]
+    defaults, code = function.__defaults__ or (), function.__code__
+    index = code.co_varnames.index(name) - code.co_argcount + len(defaults)
+    return defaults[index] if 0 <= index < len(defaults) else ABSENT
 
 
 def _scope(function: FunctionType, name: str) -> object:
@@ -359,6 +386,8 @@ def _scope(function: FunctionType, name: str) -> object:
 
 
 def _resolve(function: FunctionType, path: tuple[str, ...]) -> object:
+    if path[0] == _DEFAULT:
+        return _default(function, path[1])
     value = _scope(function, path[0])
     for attribute in path[1:]:
         value = getattr(value, attribute, ABSENT)
@@ -415,4 +444,6 @@ def _is_function_in_c(value: object) -> bool:
 
 
 def _captured_by(function: FunctionType, path: tuple[str, ...]) -> str:
+    if path[0] == _DEFAULT:
+        return f"default of {path[1]!r} of {function.__qualname__!r}"
     return f"{'.'.join(path)!r} captured by {function.__qualname__!r}"

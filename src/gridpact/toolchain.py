@@ -512,7 +512,16 @@ def chosen_name(name: Callable[[Any], str], arguments: Classified) -> str:
         for path, value in arguments.constants.items()
         if len(path) == 1
     }
-    return name(SimpleNamespace(constants=constants, signature=_signature(arguments)))
+    rule = "expected a function that gives the kernel's name"
+    try:
+        chosen = name(SimpleNamespace(constants=constants, signature=_signature(arguments)))
+    except Exception as error:  # of the user's own function
+        raise ContractTypeError(
+            "repr=", f"{rule}, it raised {type(error).__name__}", str(error), clause="KEY-1"
+        ) from error
+    if not isinstance(chosen, str):
+        raise ContractTypeError("repr=", rule, chosen, clause="KEY-1")
+    return chosen
 
 
 def is_library_function(name: str) -> bool:
