@@ -690,7 +690,7 @@ def _constant(into: Classified, subject: str, path: Path, value: Any) -> tuple[T
     except TypeError:
         raise ContractTypeError(
             subject,
-            "a constexpr is a jitted function, or a number, string, dtype, None or a container or plain object of these",
+            "a constexpr is a jitted function, or a number, string, dtype, None or container or plain object of these",
             value,
             clause="ARG-3",
         ) from None
