@@ -19,7 +19,7 @@ BIN := .venv/bin
 UPSTREAM := $(foreach v,3-6-0 3-9-0,$(addsuffix @.nox/upstream-triton-$(v),triton:cuda:fake gridpact:cuda:fake \
 	triton:interpreter))
 UPSTREAM += $(if $(HAS_SYCL),gridpact:cuda:fake intel:launcher)
-CLAUSES := GRID-* STREAM-* DEVICE-* CAPTURE-1 META-* ARG-* SPEC-* KEY-* HOOK-* THREAD-2
+CLAUSES := GRID-* STREAM-* DEVICE-* CAPTURE-1 META-* ARG-* SPEC-* KEY-* STATE-* HOOK-* THREAD-2
 ASK_UPSTREAM = $(BIN)/gridpact verify $(addprefix -s ,$(UPSTREAM)) $(foreach c,$(CLAUSES),-c '$(c)')
 
 verify: setup
