@@ -158,20 +158,36 @@ def test_reaction_that_is_none_is_refused():
         gridpact.jit(scaled, on_state_change="ignore")
 
 
-def test_state_that_changes_while_a_kernel_is_compiled_is_noticed(monkeypatch):
-    kernel, x, out = gridpact.jit(scaled), aligned(16), aligned(16)
+def while_compiling(monkeypatch, change):
+    """Make a change in the middle of each compile."""
     device = gridpact.open_device("sycl:cpu")
     compiled = type(device).compile
 
     def compile_and_change(self, *args):
         binary = compiled(self, *args)
-        monkeypatch.setitem(globals(), "WIDTH", tl.constexpr(777))
+        change()
         return binary
 
     monkeypatch.setattr(type(device), "compile", compile_and_change)
-    monkeypatch.setitem(globals(), "WIDTH", tl.constexpr(776))
-    with pytest.raises(ContractError, match=r"may not change while it is compiled.*\[STATE-1\]"):
+
+
+def test_value_that_changes_in_place_while_a_kernel_is_compiled_is_noticed(monkeypatch):
+    kernel, x, out, width = gridpact.jit(scaled), aligned(16), aligned(16), tl.constexpr(776)
+    monkeypatch.setitem(globals(), "WIDTH", width)
+    while_compiling(monkeypatch, lambda: setattr(width, "value", 777))
+    with pytest.raises(ContractError, match=r"may not change in place while it is compiled.*\[STATE-1\]"):
         kernel[1](x, out, 16, BLOCK=16)
+    assert not kernel.compiled
+
+
+def test_name_that_is_rebound_while_a_kernel_is_compiled_is_seen_by_the_next_launch(monkeypatch):
+    kernel, x, out = gridpact.jit(scaled), aligned(16) + 1, aligned(16)
+    monkeypatch.setitem(globals(), "WIDTH", tl.constexpr(3))
+    while_compiling(monkeypatch, lambda: globals().update(WIDTH=tl.constexpr(5)))
+    kernel[1](x, out, 16, BLOCK=16)
+    assert (out == 3).all()  # what it was when the launch read it
+    kernel[1](x, out, 16, BLOCK=16)
+    assert (out == 5).all()
 
 
 # -------------------------------------------------------------------------------------------------------- classes

@@ -220,8 +220,8 @@ def _binary_of(call: Call, source: Source, key: Key, check: Callable[[], None]) 
         binary, origin = stored.find(key), "disk"
     if binary is None:
         binary, origin = device.compile(source, call.arguments, call.options, kernel.repr), "compiled"
-        if not source.is_current():  # before anybody can find it under a key that tells other values
-            rule = "captured values may not change while it is compiled"
+        if not source.was_steady():  # before anybody can find it under a key that tells other values
+            rule = "captured values may not change in place while it is compiled"
             raise ContractValueError(f"kernel {kernel.__name__!r}", rule, remedy="Launch it again.", clause="STATE-1")
         stored.keep(key, kernel.__name__, binary)
     _binaries[key] = binary

@@ -178,6 +178,8 @@ class Captured:
         What the value was, by value and type.
     is_immutable
         Whether the identity of the value, or of the held one, proves it unchanged.
+    is_live
+        Whether a function reads it that Python runs while the kernel is compiled.
     """
 
     function: FunctionType
@@ -186,6 +188,7 @@ class Captured:
     held: object
     fact: Typed
     is_immutable: bool
+    is_live: bool
 
     @property
     def is_default(self) -> bool:
@@ -207,8 +210,17 @@ class Captured:
             return False  # what a helper is, its name does not tell
         if _fact_of(self.function, self.path, now) != self.fact:
             return False
-        self.__dict__ = _capture(self.function, self.path, now, self.fact).__dict__  # identity proves the copy now
+        # Identity proves the copy from now on.
+        self.__dict__ = _capture(self.function, self.path, now, self.fact, self.is_live).__dict__
         return True
+
+    def was_steady(self) -> bool:
+        """Whether a compiler that was given the value has seen what its fact says, whatever its name means by now."""
+        if self.is_live:
+            return self.is_same()
+        if self.is_immutable:
+            return self.held is ABSENT or getattr(self.value, "value", None) is self.held
+        return _fact_of(self.function, self.path, self.value) == self.fact
 
 
 def is_constexpr(value: object) -> bool:
@@ -221,10 +233,10 @@ def _held(value: object) -> object:
     return getattr(value, "value", ABSENT) if is_constexpr(value) else ABSENT
 
 
-def _capture(function: FunctionType, path: tuple[str, ...], value: object, fact: Typed) -> Captured:
+def _capture(function: FunctionType, path: tuple[str, ...], value: object, fact: Typed, is_live: bool) -> Captured:
     held = _held(value)
     is_immutable = value is ABSENT or _is_immutable(value if held is ABSENT else held)
-    return Captured(function, path, value, held, fact, is_immutable)
+    return Captured(function, path, value, held, fact, is_immutable, is_live)
 
 
 class Source:
@@ -274,6 +286,13 @@ class Source:
         except Exception:  # of the value's own code, or it has no identity any more: who reads it again says so
             return False
 
+    def was_steady(self) -> bool:
+        """Whether the compiler has seen what the facts say: nothing that it was given changed meanwhile."""
+        try:
+            return all(read.was_steady() for read in self.reads)
+        except Exception:  # as above
+            return False
+
 
 def source_of(jitted: object) -> Source:
     """Read a kernel, its helpers and all captured values now.
@@ -313,6 +332,7 @@ def _read(jitted: Any, trail: str, seen: dict[FunctionType, Source]) -> Source:
     text = text_of(function)
     source.text = text.source
     of = f" of {trail}" if trail else ""
+    is_live = source.is_run_by_compiler and bool(trail)
     facts: list[tuple[str, Typed]] = [(f"helper {trail}" if trail else "source", _text_fact(source))]
     for name in _with_defaults(function):
         where = (_DEFAULT, name)
@@ -320,16 +340,16 @@ def _read(jitted: Any, trail: str, seen: dict[FunctionType, Source]) -> Source:
         fact = _fact_of(function, where, value)
         facts.append((f"default of {name}{of}", fact))
         if trail:  # a kernel's own are among its arguments
-            source.reads.append(_capture(function, where, value, fact))
+            source.reads.append(_capture(function, where, value, fact, is_live))
     for full in text.names:
         path, value, helper, fact = _look(function, full)
         if path in source.captured:
             continue
         if value is ABSENT:  # a builtin, or not defined yet: it has no part in the identity until it is
-            source.reads.append(_capture(function, path, ABSENT, ()))
+            source.reads.append(_capture(function, path, ABSENT, (), is_live))
             continue
         name = ".".join(path)
-        source.reads.append(_capture(function, path, value, fact))
+        source.reads.append(_capture(function, path, value, fact, is_live))
         if helper is None:
             source.captured[path] = value
             facts.append((f"captured {name}{of}", fact))
