@@ -1,4 +1,4 @@
-"""The command line: `gridpact devices`, `plan`, `variants`, `why`, `verify`, `cache` and `bench`."""
+"""The command line: `gridpact devices`, `plan`, `variants`, `why`, `verify`, `report`, `cache` and `bench`."""
 
 from __future__ import annotations
 
@@ -506,6 +506,81 @@ def _run(console: Console, asked: list[str], json: Path | None, quiet: bool, ver
         console.print(f"[red]FAILED[/] {escape(text)}", highlight=False, soft_wrap=True)
     console.print(report.summary(found, len(display.failed)), highlight=False, soft_wrap=True)
     return 0 if code == 0 and found else 1
+
+
+@app.command()
+def report(
+    evidence: Annotated[
+        list[Path], typer.Argument(help="Files of records (gridpact verify --json FILE), and folders of *.jsonl.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("report.html"),
+    picture: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE.json",
+            help="Draw this into the page: what `gridpact bench --json` or "
+            "`python -m gridpact.conformance.page.demonstration` wrote. May be repeated.",
+        ),
+    ] = None,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Print what changed from the first EVIDENCE to the second; no page is made.")
+    ] = False,
+) -> None:
+    """Make a page of records: one file of HTML that needs no network. Of each case the last answer counts.
+
+    Ends with 0, with --diff with 1 if something changed, and with 2 for a mistake in what was asked.
+    """
+    from gridpact.conformance import evidence as records
+
+    console = Console()
+    try:
+        if diff:
+            if len(evidence) != 2:
+                raise ValueError(f"--diff: expected two places of evidence, OLD NEW, got {len(evidence)}.")
+            old, new = (records.latest(records.gather([place])) for place in evidence)
+            raise typer.Exit(_print_changes(console, old, new))
+        for name in ("jinja2", *(["matplotlib"] if picture else [])):
+            if find_spec(name) is None:
+                raise ValueError(f"report: {name} is not installed. Run: pip install 'gridpact[report]'.")
+        if output.is_dir() or not output.parent.is_dir():
+            raise ValueError(f"--output: expected a file in a folder that exists, got '{output}'.")
+        from gridpact.conformance.page import build, pictures
+
+        found = records.latest(records.gather(evidence))
+        page = build(found, [drawn for path in picture or () for drawn in pictures.draw(path)])
+    except ValueError as error:
+        console.print(f"[red]{escape(str(error))}[/]", highlight=False, soft_wrap=True)
+        raise typer.Exit(2) from error
+    output.write_bytes(page)
+    told = f"{len(found)} cases of {len(records.subjects_of(found))} subjects, {_bytes(len(page))}"
+    console.print(f"{escape(str(output))}: {told}", highlight=False, soft_wrap=True)
+
+
+def _print_changes(console: Console, old: list[Any], new: list[Any]) -> int:
+    """Print the cases whose verdict differs between two runs, a table for each subject; gives the exit code."""
+    from gridpact.conformance.changes import changes
+    from gridpact.conformance.report import SIGNS
+
+    def told(verdict: str) -> str:
+        sign, colour = SIGNS.get(verdict, ("", ""))
+        return f"[{colour}]{sign} {verdict}[/]" if sign else "[dim]not asked[/]"
+
+    found = changes(old, new)
+    for subject in dict.fromkeys(change.subject for change in found):
+        table = Table(title=escape(subject), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+        table.add_column("case", overflow="fold")
+        for column in ("before", "now"):
+            table.add_column(column, no_wrap=True)
+        table.add_column("seen now", overflow="fold")
+        for change in (change for change in found if change.subject == subject):
+            table.add_row(escape(change.case), told(change.before), told(change.now), escape(change.seen))
+        console.print(table)
+    kinds = {"changed": 0, "new": 0, "gone": 0}
+    for change in found:
+        kinds[change.kind] += 1
+    counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    console.print(f"{len(old)} cases before, {len(new)} now: {counts}", highlight=False, soft_wrap=True)
+    return 1 if found else 0
 
 
 cache_app: Final = typer.Typer(
