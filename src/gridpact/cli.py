@@ -513,7 +513,9 @@ def report(
     evidence: Annotated[
         list[Path], typer.Argument(help="Files of records (gridpact verify --json FILE), and folders of *.jsonl.")
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("report.html"),
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The page; report.html if not given.", metavar="FILE.html")
+    ] = None,
     picture: Annotated[
         list[Path] | None,
         typer.Option(
@@ -537,13 +539,16 @@ def report(
         if diff:
             if len(evidence) != 2:
                 raise ValueError(f"--diff: expected two places of evidence, OLD NEW, got {len(evidence)}.")
+            if output is not None or picture:
+                raise ValueError("--diff: it prints what changed and makes no page. Leave --output and --picture out.")
             old, new = (records.latest(records.gather([place])) for place in evidence)
             raise typer.Exit(_print_changes(console, old, new))
         for name in ("jinja2", *(["matplotlib"] if picture else [])):
             if find_spec(name) is None:
                 raise ValueError(f"report: {name} is not installed. Run: pip install 'gridpact[report]'.")
-        if output.is_dir() or not output.parent.is_dir():
-            raise ValueError(f"--output: expected a file in a folder that exists, got '{output}'.")
+        place = output or Path("report.html")
+        if place.is_dir() or not place.parent.is_dir():
+            raise ValueError(f"--output: expected a file in a folder that exists, got '{place}'.")
         from gridpact.conformance.page import build, pictures
 
         found = records.latest(records.gather(evidence))
@@ -551,9 +556,9 @@ def report(
     except ValueError as error:
         console.print(f"[red]{escape(str(error))}[/]", highlight=False, soft_wrap=True)
         raise typer.Exit(2) from error
-    output.write_bytes(page)
+    place.write_bytes(page)
     told = f"{len(found)} cases of {len(records.subjects_of(found))} subjects, {_bytes(len(page))}"
-    console.print(f"{escape(str(output))}: {told}", highlight=False, soft_wrap=True)
+    console.print(f"{escape(str(place))}: {told}", highlight=False, soft_wrap=True)
 
 
 def _print_changes(console: Console, old: list[Any], new: list[Any]) -> int:
@@ -562,17 +567,22 @@ def _print_changes(console: Console, old: list[Any], new: list[Any]) -> int:
     from gridpact.conformance.report import SIGNS
 
     def told(verdict: str) -> str:
-        sign, colour = SIGNS.get(verdict, ("", ""))
+        sign, colour = SIGNS.get(verdict, ("", "dim"))
         return f"[{colour}]{sign} {verdict}[/]" if sign else "[dim]not asked[/]"
 
     found = changes(old, new)
+    asked = {record.subject for record in old}, {record.subject for record in new}
     for subject in dict.fromkeys(change.subject for change in found):
+        mine = [change for change in found if change.subject == subject]
+        if not all(subject in subjects for subjects in asked):
+            console.print(f"[bold]{escape(subject)}[/]  {mine[0].kind}: {len(mine)} cases", highlight=False)
+            continue
         table = Table(title=escape(subject), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
         table.add_column("case", overflow="fold")
         for column in ("before", "now"):
             table.add_column(column, no_wrap=True)
-        table.add_column("seen now", overflow="fold")
-        for change in (change for change in found if change.subject == subject):
+        table.add_column("seen", overflow="fold")
+        for change in mine:
             table.add_row(escape(change.case), told(change.before), told(change.now), escape(change.seen))
         console.print(table)
     kinds = {"changed": 0, "new": 0, "gone": 0}

@@ -41,10 +41,11 @@ def changes(old: Iterable[Record], new: Iterable[Record]) -> list[Change]:
     now = {(record.subject, record.case): record for record in new}
     found = []
     for subject, case in {**before, **now}:
-        earlier, later = before.get((subject, case)), now.get((subject, case))
-        verdicts = earlier.verdict if earlier else "", later.verdict if later else ""
+        known = [run.get((subject, case)) for run in (before, now)]
+        verdicts = [record.verdict if record else "" for record in known]
         if verdicts[0] != verdicts[1]:
-            lines = ((later or earlier).observed if later or earlier else "").strip().splitlines()
+            last = known[1] or known[0]
+            lines = last.observed.strip().splitlines() if last else []
             found.append(Change(subject, case, *verdicts, lines[0] if lines else ""))
     order = {subject: at for at, subject in enumerate(dict.fromkeys(change.subject for change in found))}
     return sorted(found, key=lambda change: order[change.subject])

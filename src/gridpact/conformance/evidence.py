@@ -75,8 +75,8 @@ class Record:
         return ":".join(self.case.split(":")[:2])
 
     def line(self) -> bytes:
-        """Give the record as one line of JSON."""
-        return json.dumps(asdict(self), ensure_ascii=False).encode() + b"\n"
+        """Give the record as one line of JSON; half of a surrogate pair, which UTF-8 has not, stands escaped."""
+        return json.dumps(asdict(self), ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
 
 
 class Recorder:

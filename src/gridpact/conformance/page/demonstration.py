@@ -28,9 +28,9 @@ COMMAND: Final = "python -m gridpact.conformance.page.demonstration docs/data"
 _GRID: Final = (7, 5, 3)
 _LAUNCHERS: Final = (
     ("gridpact:sycl:cpu", "", "our launcher"),
-    ("gridpact:reference", "swap-xy", "a saboteur exchanges x and y"),
-    ("gridpact:reference", "run-twice", "a saboteur runs the last program a second time"),
-    ("gridpact:sycl:cpu", "drop-z", "a launcher drops z"),
+    ("gridpact:reference", "swap-xy", "broken: x and y exchanged"),
+    ("gridpact:reference", "run-twice", "broken: the last runs twice"),
+    ("gridpact:sycl:cpu", "drop-z", "broken: z dropped"),
 )
 
 

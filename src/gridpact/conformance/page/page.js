@@ -193,7 +193,7 @@ function recordOf(anchor, [number, subject, verdict, asked, due, seen, program, 
   const texts = { asked, due, seen, "said last": stderr };
   for (const [what, text] of Object.entries(texts)) if (text) tell(what, data.texts[text]);
   if (program) tell("program", copied(data.texts[program]));
-  tell("on", [device, driver, versions].filter(Boolean).join("; "));
+  if (device || driver || versions) tell("on", [device, driver, versions].filter(Boolean).join("; "));
   if (command) tell("asked by", copied(command));
   return make("div", { class: "record", tabindex: "-1" }, told);
 }

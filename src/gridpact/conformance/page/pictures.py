@@ -107,7 +107,7 @@ def _inline(svg: str, name: str, alternative: str) -> str:
 
 _RIGHT, _MISSING, _TWICE, _WRONG = range(4)
 _ARRIVED: Final = {
-    _RIGHT: ("arrived once, right", "", "pass"),
+    _RIGHT: ("arrived once, right", "·", "pass"),
     _MISSING: ("missing", "–", "unguarded"),
     _TWICE: ("arrived twice", "2", "chart-2"),
     _WRONG: ("wrong coordinates", "×", "violated"),
@@ -162,7 +162,7 @@ def _draw_grid(told: dict[str, Any], name: str) -> Picture:
             count = sum(what == _RIGHT for what in arrived)
             axes[0][column].set_title(f"{title}\n{of}\n{count} of {len(due)} right", fontsize=8.5)
         patches = [
-            Patch(facecolor=_COLOURS[colour], edgecolor=_COLOURS["line"], label=f"{sign}  {what}".strip())
+            Patch(facecolor=_COLOURS[colour], edgecolor=_COLOURS["line"], label=f"{sign}  {what}")
             for what, sign, colour in _ARRIVED.values()
         ]
         figure.legend(handles=patches, loc="outside lower center", ncols=4)
@@ -175,7 +175,7 @@ def _draw_grid(told: dict[str, Any], name: str) -> Picture:
         "and the grid that it saw. On the left what is due, beside it what arrived with our launcher and with launchers "
         "that are broken on purpose.",
         told["command"],
-        _figure(name, (2.35 * len(panels), 1.75 * depth + 1), paint, f"Program grid: {told_right}."),
+        _figure(name, (1.95 * len(panels), 1.45 * depth + 1.1), paint, f"Program grid: {told_right}."),
     )
 
 
@@ -206,13 +206,13 @@ def _draw_order(axes: Any, run: dict[str, Any], told: dict[str, Any]) -> None:
     colour = _COLOURS
     reader = run["held"]["reader"]
     has_read_before = reader is not None
-    is_right = (run["after"]["reader"] == told["written"]) == run["event"]
     begin, length = (0.15, 0.7) if has_read_before else (1.45, 0.45)
     read = run["after"]["reader"]
+    is_new = read == told["written"]
     lanes = (
         (1, [(0, 1.0)], "raised", "soft", "held on the flag"),
         (1, [(1.0, 0.35)], "chart-2", "paper", f"writes {told['written']}"),
-        (0, [(begin, length)], "pass" if is_right else "violated", "text", f"reads {read}"),
+        (0, [(begin, length)], "pass" if is_new else "violated", "text", f"reads {read}"),
     )
     for lane, spans, face, ink, text in lanes:
         axes.broken_barh(spans, (lane - 0.28, 0.56), facecolor=colour[face], edgecolor=colour["soft"], linewidth=0.8)
@@ -224,7 +224,7 @@ def _draw_order(axes: Any, run: dict[str, Any], told: dict[str, Any]) -> None:
         arrow = {"arrowstyle": "-|>", "color": colour["text"], "linewidth": 1.2}
         axes.annotate("", (1.45, 0.1), (1.35, 0.75), arrowprops=arrow)
         axes.text(1.5, 0.5, "event", va="center", color=colour["text"], fontsize=8.5)
-    axes.set_title("with the event" if run["event"] else "without the event", fontsize=9.5, pad=18)
+    axes.set_title(f"{'with' if run['event'] else 'without'} the event: the {'new' if is_new else 'old'} value", fontsize=9.5, pad=18)
     axes.set(xlim=(-0.02, 2), ylim=(-0.5, 1.6), xticks=[])
     axes.set_yticks([1, 0], ["stream A", "stream B"])
     axes.tick_params(length=0)
@@ -241,6 +241,9 @@ def _draw_cost(told: dict[str, Any], name: str) -> Picture:
     rows = [bench.Cost(**row) for row in told["rows"]]
     versions = ", ".join(f"{what} {version}" for what, version in told["versions"].items())
 
+    tritons = [other["versions"]["triton"] for other in told["beside"]]
+    others = f" Triton is the fastest of {', '.join(tritons)}." if tritons else ""
+
     def paint(figure: Any) -> None:
         bench.draw(figure.subplots(), rows, told["beside"])
 
@@ -248,7 +251,7 @@ def _draw_cost(told: dict[str, Any], name: str) -> Picture:
     return Picture(
         f"cost-{told['device'].replace(':', '-')}",
         f"Launch cost on {told['device']}, by number of arguments",
-        f"Host time of one launch, microseconds, the least of its environments' medians, beside the driver's own call. "
+        f"Medians of the host time of one launch, microseconds, beside the driver's own call.{others} "
         f"{told['machine']}; {versions}.",
         told["command"],
         _figure(f"cost-{name}", (9, 3.6), paint, f"Launch cost in microseconds with 4 arguments: {drawn}."),
