@@ -17,8 +17,9 @@ def pytest_addoption(parser):
         help="fail instead of skipping where this device is not usable; may be repeated",
     )
 
-
-    parser.addoption("--require-browser", action="store_true", help="fail instead of skipping where no Chromium is here")
+    parser.addoption(
+        "--require-browser", action="store_true", help="fail instead of skipping where no Chromium is here"
+    )
 
 
 def require(request, name):

@@ -109,7 +109,9 @@ def show(browser, pages):
     said_for_page = {}
     open_page.said = said
     yield open_page
-    requests = {page: [url for url in asked if url.startswith("file:") is False] for page, asked in said_for_page.items()}
+    requests = {
+        page: [url for url in asked if url.startswith("file:") is False] for page, asked in said_for_page.items()
+    }
     loaded = [len(asked) for asked in said_for_page.values()]
     for context in opened:
         context.close()
@@ -137,7 +139,9 @@ def overflow(page):
 def test_answers_come_first_and_lead_to_their_record(show):
     page = show(few)
     assert page.locator("main section").first.get_attribute("id") == "answers"
-    cell = page.locator("#answers .answers").first.locator("tbody tr").nth(3).locator("td").nth(2)  # unsupported lengths
+    cell = (
+        page.locator("#answers .answers").first.locator("tbody tr").nth(3).locator("td").nth(2)
+    )  # unsupported lengths
     assert cell.inner_text().split() == ["0/2", "✗", "violated"]
     cell.locator("a").click()
     shown = page.locator("#GRID-3 .record")
@@ -198,7 +202,9 @@ def test_every_case_is_rendered_when_it_is_asked_for(show):
 
 def test_what_was_not_run_and_how_to_repeat_it_are_told(show):
     page = show(few)
-    assert page.locator("#not-run tbody tr").all_inner_texts() == ["it cannot\t6\tGRID-3, GRID-4, STREAM-1\tthird:party"]
+    assert page.locator("#not-run tbody tr").all_inner_texts() == [
+        "it cannot\t6\tGRID-3, GRID-4, STREAM-1\tthird:party"
+    ]
     assert page.locator("#launchers .commands code").all_inner_texts() == ["gridpact verify"]
 
 
@@ -236,7 +242,9 @@ def test_filters_stand_in_the_address_and_come_from_it(show):
     assert again.locator("#STREAM-1 .seen").is_visible()
 
 
-@pytest.mark.parametrize("anchor", ["#nowhere", "#GRID-3--9?case=none", "#%3Cscript%3E?family=%22%3E", "#?case=a&case=b"])
+@pytest.mark.parametrize(
+    "anchor", ["#nowhere", "#GRID-3--9?case=none", "#%3Cscript%3E?family=%22%3E", "#?case=a&case=b"]
+)
 def test_an_address_of_nothing_is_harmless(show, anchor):
     page = show(few, anchor)
     assert page.locator("#found").inner_text().endswith("3 clauses")

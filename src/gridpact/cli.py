@@ -382,6 +382,9 @@ def verify(
     case: Annotated[list[str] | None, typer.Option("--case", help="Address of a case; * is a wildcard.")] = None,
     tier: Annotated[list[str] | None, typer.Option(help="quick (default) or slow; repeat for both.")] = None,
     json: Annotated[Path | None, typer.Option(help="Append the records to this file, one JSON line a case.")] = None,
+    junit: Annotated[
+        Path | None, typer.Option(help="Write what pytest makes of the run to this file, as JUnit's XML.")
+    ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List subjects and addresses, and ask nothing.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Print each clause with what its cases ask.")] = False,
     saboteur: Annotated[
@@ -399,6 +402,9 @@ def verify(
 
     console = Console()
     try:
+        for option, path in (("--json", json), ("--junit", junit)):  # now, and not when all is asked
+            if path is not None and path.is_dir():
+                raise ValueError(f"{option}: expected a file, got the folder '{path}'.")
         chosen = _chosen(subject or [], subjects.available(), saboteur, saboteurs.SABOTEURS, tier or [])
         cases = model.select(clause or (), case or (), tier or ("quick",))  # type: ignore[arg-type]
     except ValueError as error:
@@ -416,6 +422,8 @@ def verify(
     else:
         asked = {"clause": clause, "case": case, "tier": tier, "subject": chosen if subject or saboteur else None}
         options = [f"--{name}={value}" for name, values in asked.items() for value in values or ()]
+        if junit is not None:
+            options.append(f"--junitxml={junit.absolute()}")
         raise typer.Exit(_run(console, [*options, f"--saboteur={saboteur}"], json, quiet, verbose))
 
 
@@ -564,7 +572,7 @@ def report(
 def _print_changes(console: Console, old: list[Any], new: list[Any]) -> int:
     """Print the cases whose verdict differs between two runs, a table for each subject; gives the exit code."""
     from gridpact.conformance.changes import changes
-    from gridpact.conformance.report import SIGNS
+    from gridpact.conformance.report import SIGNS, visible
 
     def told(verdict: str) -> str:
         sign, colour = SIGNS.get(verdict, ("", "dim"))
@@ -575,15 +583,16 @@ def _print_changes(console: Console, old: list[Any], new: list[Any]) -> int:
     for subject in dict.fromkeys(change.subject for change in found):
         mine = [change for change in found if change.subject == subject]
         if not all(subject in subjects for subjects in asked):
-            console.print(f"[bold]{escape(subject)}[/]  {mine[0].kind}: {len(mine)} cases", highlight=False)
+            console.print(f"[bold]{escape(visible(subject))}[/]  {mine[0].kind}: {len(mine)} cases", highlight=False)
             continue
-        table = Table(title=escape(subject), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+        table = Table(title=escape(visible(subject)), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
         table.add_column("case", overflow="fold")
         for column in ("before", "now"):
             table.add_column(column, no_wrap=True)
         table.add_column("seen", overflow="fold")
         for change in mine:
-            table.add_row(escape(change.case), told(change.before), told(change.now), escape(change.seen))
+            case, seen = escape(visible(change.case)), escape(visible(change.seen))
+            table.add_row(case, told(change.before), told(change.now), seen)
         console.print(table)
     kinds = {"changed": 0, "new": 0, "gone": 0}
     for change in found:

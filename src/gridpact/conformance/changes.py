@@ -42,10 +42,10 @@ def changes(old: Iterable[Record], new: Iterable[Record]) -> list[Change]:
     found = []
     for subject, case in {**before, **now}:
         known = [run.get((subject, case)) for run in (before, now)]
-        verdicts = [record.verdict if record else "" for record in known]
-        if verdicts[0] != verdicts[1]:
+        earlier, later = (record.verdict if record else "" for record in known)
+        if earlier != later:
             last = known[1] or known[0]
             lines = last.observed.strip().splitlines() if last else []
-            found.append(Change(subject, case, *verdicts, lines[0] if lines else ""))
+            found.append(Change(subject, case, earlier, later, lines[0] if lines else ""))
     order = {subject: at for at, subject in enumerate(dict.fromkeys(change.subject for change in found))}
     return sorted(found, key=lambda change: order[change.subject])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -95,6 +96,21 @@ OPEN_POINTS: Final = (
 )  # fmt: skip
 
 
+def visible(text: str) -> str:
+    """Give a text whose control characters show: those of terminals and those that turn the direction of text."""
+    return _ACTING.sub(_shown, text)
+
+
+_ACTING: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
+
+
+def _shown(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return chr(0x2400 + code) if code < 0x20 else f"⟨{unicodedata.name(found[0], f'U+{code:04X}')}⟩"
+
+
 def worst(verdicts: Iterable[str]) -> str:
     """Give the worst of some verdicts; one pass makes up for no violation, and for any unsupported."""
     found = set(verdicts)
@@ -152,13 +168,15 @@ def violations(records: Sequence[Record], limit: int) -> Group:
     parts: list[Text] = []
     for record in list(shown.values())[:limit]:
         head = Text(f"\n{record.verdict.upper()} ", style=SIGNS[record.verdict][1])
-        head.append(f"{record.subject}  {record.case}", style="bold")
+        head.append(visible(f"{record.subject}  {record.case}"), style="bold")
         parts.append(head)
         for name, value in (("asked", record.asked), ("due", record.expected), ("seen", record.observed)):
             if value:
-                parts.append(Text(f"  {name:<6}{value.strip()}"))
+                parts.append(Text(f"  {name:<6}{visible(value).strip()}"))
         if record.program:
-            parts.append(Text("\n".join(f"    {line}" for line in record.program.strip().splitlines()), style="dim"))
+            parts.append(
+                Text("\n".join(f"    {line}" for line in visible(record.program).strip().splitlines()), style="dim")
+            )
     left = len(shown) - limit
     if left > 0:
         parts.append(Text(f"\n… and {left} more; -v shows all, --json keeps them"))

@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Final
 
 from gridpact.conformance.evidence import Record
-from gridpact.conformance.page.content import content
+from gridpact.conformance.page.content import describe
 from gridpact.conformance.page.pictures import Picture
 
 __all__ = ["build", "digest"]
@@ -39,8 +39,8 @@ def build(records: Sequence[Record], pictures: Sequence[Picture] = ()) -> bytes:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     template = environment.from_string(_HERE.joinpath("page.html.j2").read_text())
     script = _HERE.joinpath("page.js").read_text()
-    told = content(records)
-    text = template.render(
+    told = describe(records)
+    text: str = template.render(
         told=told,
         pictures=[(picture, Markup(picture.svg)) for picture in pictures],
         style=Markup(_HERE.joinpath("page.css").read_text()),

@@ -1,12 +1,11 @@
 """What the page says, as plain data: answers, matrix, clauses, subjects, commands, what was not run.
 
-Every string of a record passes `visible` on its way here, so that no character of it can act on the text around it.
+Every string of a record passes `report.visible` on its way here: no character of it can act on the text around it.
 """
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -15,9 +14,9 @@ from urllib.parse import quote
 
 from gridpact.conformance.evidence import Record, known, subjects_of
 from gridpact.conformance.model import CASES, CLAUSES, load_contract
-from gridpact.conformance.report import OPEN_POINTS, RUN_TIME_TESTS, SIGNS, Question, example, tally, worst
+from gridpact.conformance.report import OPEN_POINTS, RUN_TIME_TESTS, SIGNS, Question, example, tally, visible, worst
 
-__all__ = ["Answer", "Cell", "Clause", "Content", "Plan", "Reason", "Row", "Subject", "content"]
+__all__ = ["Answer", "Cell", "Clause", "Content", "Plan", "Reason", "Row", "Subject", "describe"]
 
 _FOUND: Final = ("violated", "unguarded", "error")  # verdicts whose program is worth its bytes
 _NOT_RUN: Final = ("unsupported", "unimplemented")
@@ -144,7 +143,7 @@ class Content:
     embedded: dict[str, Any]
 
 
-def content(records: Sequence[Record]) -> Content:
+def describe(records: Sequence[Record]) -> Content:
     """Turn records, each case of each subject once, into what the page says."""
     load_contract()
     order = {number: at for at, number in enumerate(CLAUSES)}
@@ -181,21 +180,10 @@ def content(records: Sequence[Record]) -> Content:
 # ------------------------------------------------------------------------------------------------------------- strings
 
 
-def visible(text: str) -> str:
-    """Give a text whose control characters show: those of terminals and those that turn the direction of text."""
-    return _ACTING.sub(_shown, text)
-
-
-_ACTING: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
-
-
-def _shown(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    return chr(0x2400 + code) if code < 0x20 else f"⟨{unicodedata.name(found[0], f'U+{code:04X}')}⟩"
-
-
 def _visible_record(record: Record) -> Record:
-    texts = {field.name: visible(getattr(record, field.name)) for field in fields(Record) if field.type == "str"}
+    texts: dict[str, Any] = {
+        field.name: visible(getattr(record, field.name)) for field in fields(Record) if field.type == "str"
+    }
     versions = {visible(name): visible(version) for name, version in record.versions.items()}
     return replace(record, versions=versions, **texts)
 
@@ -226,9 +214,7 @@ def _telling(records: Sequence[Record]) -> Record:
     return min((r for r in records if r.verdict == verdict), key=lambda record: len(record.program) or 10**6)
 
 
-def _clause(
-    number: str, anchor: str, subjects: Sequence[str], by_cell: dict[tuple[str, str], list[Record]]
-) -> Clause:
+def _clause(number: str, anchor: str, subjects: Sequence[str], by_cell: dict[tuple[str, str], list[Record]]) -> Clause:
     cells: list[Cell | None] = []
     rows, found = [], []
     cases: set[str] = set()
@@ -289,7 +275,7 @@ def _answer(question: Question, records: Sequence[Record], subjects: Sequence[st
     return Answer(question.text, tuple(cells), example(found), question.left(found))
 
 
-# ------------------------------------------------------------------------------------------------------------------ runs
+# ----------------------------------------------------------------------------------------------------------------- runs
 
 
 def _subject(name: str, records: Sequence[Record], commands: Sequence[str]) -> Subject:

@@ -10,7 +10,6 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing import get_context
@@ -40,8 +39,8 @@ def observe_grid() -> dict[str, Any]:
     Gives for each place of the grid, z slowest, the 7 numbers that `check_coordinates` judges, and how many programs
     counted elsewhere.
     """
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as processes:
-        seen = list(processes.map(_launch, *zip(*((name, broken) for name, broken, _ in _LAUNCHERS), strict=True)))
+    with get_context("spawn").Pool(1, maxtasksperchild=1) as processes:  # what is broken ends with its process
+        seen = processes.starmap(_launch, [(name, broken) for name, broken, _ in _LAUNCHERS], chunksize=1)
     return {
         "kind": "grid",
         "command": COMMAND,

@@ -1,7 +1,7 @@
 """Pictures, drawn by matplotlib as SVG that stands in the page and takes its colours from there.
 
-A picture is drawn in stand-in colours, one for each name of `_COLOURS`; in the SVG they become the page's `var(--name)`,
-so that one drawing is right in light and in dark.
+A picture is drawn in stand-in colours, one for each name of `_COLOURS`; in the SVG they become the page's
+`var(--name)`, so that one drawing is right in light and in dark.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def draw(path: Path) -> list[Picture]:
 
 def _figure(name: str, size: tuple[float, float], paint: Callable[[Any], None], alternative: str) -> str:
     """Draw one figure and give its SVG; the same drawing is the same text."""
-    import matplotlib  # type: ignore[import-not-found,unused-ignore]
+    import matplotlib
+    from matplotlib.rcsetup import cycler
 
     colour = _COLOURS
     style = {
@@ -71,7 +72,7 @@ def _figure(name: str, size: tuple[float, float], paint: Callable[[Any], None], 
         "text.parse_math": False,
         "font.family": "sans-serif",
         "font.size": 9,
-        "axes.prop_cycle": matplotlib.cycler(color=[colour[f"chart-{i}"] for i in (1, 2, 3, 4)]),
+        "axes.prop_cycle": cycler(color=[colour[f"chart-{i}"] for i in (1, 2, 3, 4)]),
         "axes.spines.top": False,
         "axes.spines.right": False,
         "legend.frameon": False,
@@ -108,9 +109,9 @@ def _inline(svg: str, name: str, alternative: str) -> str:
 _RIGHT, _MISSING, _TWICE, _WRONG = range(4)
 _ARRIVED: Final = {
     _RIGHT: ("arrived once, right", "·", "pass"),
-    _MISSING: ("missing", "–", "unguarded"),
+    _MISSING: ("missing", "-", "unguarded"),
     _TWICE: ("arrived twice", "2", "chart-2"),
-    _WRONG: ("wrong coordinates", "×", "violated"),
+    _WRONG: ("wrong coordinates", "w", "violated"),
 }
 """What arrived at a place -> what it is called, its sign, its colour."""
 
@@ -131,8 +132,8 @@ def _draw_grid(told: dict[str, Any], name: str) -> Picture:
         panels.append((launcher["told"], launcher["subject"], arrived, launcher["elsewhere"]))
 
     def paint(figure: Any) -> None:
-        from matplotlib.colors import BoundaryNorm, ListedColormap  # type: ignore[import-not-found,unused-ignore]
-        from matplotlib.patches import Patch  # type: ignore[import-not-found,unused-ignore]
+        from matplotlib.colors import BoundaryNorm, ListedColormap
+        from matplotlib.patches import Patch
 
         palette = ListedColormap([_COLOURS[colour] for _, _, colour in _ARRIVED.values()])
         axes = figure.subplots(depth, len(panels), sharex=True, sharey=True, squeeze=False)
@@ -170,10 +171,10 @@ def _draw_grid(told: dict[str, Any], name: str) -> Picture:
     told_right = "; ".join(f"{title}: {sum(w == _RIGHT for w in arrived)} right" for title, _, arrived, _ in panels[1:])
     return Picture(
         "grid",
-        f"The program grid {width} × {height} × {depth}, plane by plane",
-        "Each cell is a program, coloured by what it wrote at its own place of poisoned memory: its count, its coordinates "
-        "and the grid that it saw. On the left what is due, beside it what arrived with our launcher and with launchers "
-        "that are broken on purpose.",
+        f"The program grid {width} x {height} x {depth}, plane by plane",
+        "Each cell is a program, coloured by what it wrote at its own place of poisoned memory: its count, its "
+        "coordinates and the grid that it saw. On the left what is due, beside it what arrived with our launcher and "
+        "with launchers that are broken on purpose.",
         told["command"],
         _figure(name, (1.95 * len(panels), 1.45 * depth + 1.1), paint, f"Program grid: {told_right}."),
     )
@@ -193,9 +194,9 @@ def _draw_streams(told: dict[str, Any], name: str) -> Picture:
     return Picture(
         "streams",
         "Two streams, without the event and with it",
-        f"A kernel on stream A is held on a flag of the host, then it writes {told['written']} over {told['old']}; another "
-        f"on stream B reads. What each had done was looked at before and after the flag was raised, on {told['subject']}. "
-        "From left to right is order, not time.",
+        f"A kernel on stream A is held on a flag of the host, then it writes {told['written']} over {told['old']}; "
+        "another on stream B reads. What each had done was looked at before and after the flag was raised, on "
+        f"{told['subject']}. From left to right is order, not time.",
         told["command"],
         _figure(name, (10, 2.6), paint, f"Two streams: with the event the reader on B waits for A and reads {value}."),
     )
@@ -224,7 +225,11 @@ def _draw_order(axes: Any, run: dict[str, Any], told: dict[str, Any]) -> None:
         arrow = {"arrowstyle": "-|>", "color": colour["text"], "linewidth": 1.2}
         axes.annotate("", (1.45, 0.1), (1.35, 0.75), arrowprops=arrow)
         axes.text(1.5, 0.5, "event", va="center", color=colour["text"], fontsize=8.5)
-    axes.set_title(f"{'with' if run['event'] else 'without'} the event: the {'new' if is_new else 'old'} value", fontsize=9.5, pad=18)
+    axes.set_title(
+        f"{'with' if run['event'] else 'without'} the event: the {'new' if is_new else 'old'} value",
+        fontsize=9.5,
+        pad=18,
+    )
     axes.set(xlim=(-0.02, 2), ylim=(-0.5, 1.6), xticks=[])
     axes.set_yticks([1, 0], ["stream A", "stream B"])
     axes.tick_params(length=0)
@@ -295,8 +300,8 @@ def _draw_mapping(told: dict[str, Any], name: str) -> Picture:
     return Picture(
         "mapping",
         "One launch in three vocabularies",
-        f"{told['kernel']}, {told['threads']} threads a program, as each driver would be called: CUDA counts blocks, and "
-        "their threads apart; SYCL counts work-items, programs times threads, and names its axes in reverse.",
+        f"{told['kernel']}, {told['threads']} threads a program, as each driver would be called: CUDA counts blocks, "
+        "and their threads apart; SYCL counts work-items, programs times threads, and names its axes in reverse.",
         told["command"],
         _figure(name, (9.5, 2.9), paint, told_all),
     )
