@@ -509,9 +509,11 @@ def _run(console: Console, asked: list[str], json: Path | None, quiet: bool, ver
     if not quiet and found:
         report.show(console, found, subjects, limit=10**6 if verbose else 6)
     for name, reason in display.not_run.items():
-        console.print(f"[yellow]NOT RUN[/] {escape(name)}: {escape(reason)}", highlight=False, soft_wrap=True)
+        console.print(
+            f"[yellow]NOT RUN[/] {escape(name)}: {escape(report.visible(reason))}", highlight=False, soft_wrap=True
+        )
     for text in display.failed:
-        console.print(f"[red]FAILED[/] {escape(text)}", highlight=False, soft_wrap=True)
+        console.print(f"[red]FAILED[/] {escape(report.visible(text))}", highlight=False, soft_wrap=True)
     console.print(report.summary(found, len(display.failed)), highlight=False, soft_wrap=True)
     return 0 if code == 0 and found else 1
 

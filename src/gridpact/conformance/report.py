@@ -134,7 +134,7 @@ def matrix(records: Sequence[Record], subjects: Sequence[str]) -> Table:
 
 def _heading(subject: str) -> str:
     """Name a subject in lines: whose it is, what it is, and its version where several were asked."""
-    return subject.replace(":", ":\n", 1).replace(" ", "\n")
+    return visible(subject).replace(":", ":\n", 1).replace(" ", "\n")
 
 
 def _cell(verdicts: list[str]) -> Text:
@@ -198,7 +198,7 @@ def answers(title: str, questions: Sequence[Question], records: Sequence[Record]
         found = question.of(records)
         cells = [_answer([record.verdict for record in found if record.subject == subject]) for subject in subjects]
         table.add_row(str(number), question.text, *cells)
-        shown.append(f"  {number}  {example(found)}\n", style="dim")
+        shown.append(f"  {number}  {visible(example(found))}\n", style="dim")
         if left := question.left(found):
             shown.append(f"     {left}\n", style="dim")
     return Group(table, shown)
