@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from gridpact import cli
 from gridpact.conformance import evidence, model, report
 from gridpact.conformance.changes import changes
-from gridpact.conformance.page import build, content, digest, pictures
+from gridpact.conformance.page import build, content, demonstration, digest, pictures
 
 ROOT = Path(__file__).parent.parent
 PICTURES = [*sorted((ROOT / "docs" / "data").glob("*.json")), ROOT / "bench" / "results" / "h200.json"]
@@ -205,6 +205,13 @@ def test_hostile_data_is_text_in_a_picture(tmp_path):
     (picture,) = pictures.draw(path)
     assert "<script>" not in picture.svg
     assert "&lt;script&gt;$x^2$&lt;/script&gt;" in picture.svg
+
+
+def test_what_the_pictures_show_is_observed_here_too(sycl, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)  # the mapping is of an example
+    demonstration.write(tmp_path)
+    for path in PICTURES[:3]:
+        assert (tmp_path / path.name).read_text() == path.read_text(), path.name
 
 
 # -- what changed

@@ -214,7 +214,7 @@ function openRecord(anchor, name, subject) {
   const button = details.querySelector(`[data-record="${at}"]`);
   closeRecord(button.closest("table"));
   const shown = toggleRecord(anchor, button);
-  shown.scrollIntoView({ block: "center" });
+  button.closest("tr").scrollIntoView();
   shown.focus({ preventScroll: true });
   return true;
 }
