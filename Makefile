@@ -7,7 +7,7 @@ HAS_SYCL := $(shell $(PYTHON) -c 'import platform as p, sys; print("yes" if (3, 
 	and p.machine() == "x86_64" and p.system() == "Linux" else "")' 2>/dev/null)
 comma := ,
 EXTRAS := $(if $(HAS_SYCL),sycl$(comma)dev,dev)
-NEEDED_MB := $(if $(HAS_SYCL),2900,400)
+NEEDED_MB := $(if $(HAS_SYCL),3200,650)
 
 BIN := .venv/bin
 

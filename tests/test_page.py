@@ -243,7 +243,8 @@ def test_filters_stand_in_the_address_and_come_from_it(show):
 
 
 @pytest.mark.parametrize(
-    "anchor", ["#nowhere", "#GRID-3--9?case=none", "#%3Cscript%3E?family=%22%3E", "#?case=a&case=b"]
+    "anchor",
+    ["#nowhere", "#GRID-3--9?case=none", "#%3Cscript%3E?family=%22%3E", "#?case=a&case=b", "#%E0%A4?verdict=%"],
 )
 def test_an_address_of_nothing_is_harmless(show, anchor):
     page = show(few, anchor)

@@ -49,18 +49,17 @@ function filter() {
 
 function address() {
   const [anchor, query] = location.hash.slice(1).split(/\?(.*)/s);
-  return { anchor: decodeURIComponent(anchor), query: new URLSearchParams(query || "") };
+  return { anchor, query: new URLSearchParams(query || "") };
 }
 
 function addressOf(anchor, found) {
   const query = new URLSearchParams();
   if (found) query.set("case", found);
   for (const name of NAMES) {
-    const values = [...chosen(name)];
-    for (const value of values) query.append(name, value);
+    for (const value of chosen(name)) query.append(name, value);
   }
   const text = query.toString().replaceAll("%3A", ":");
-  return `#${encodeURIComponent(anchor)}${text ? `?${text}` : ""}`;
+  return `#${anchor}${text ? `?${text}` : ""}`;
 }
 
 function follow() {
