@@ -7,11 +7,11 @@ HAS_SYCL := $(shell $(PYTHON) -c 'import platform as p, sys; print("yes" if (3, 
 	and p.machine() == "x86_64" and p.system() == "Linux" else "")' 2>/dev/null)
 comma := ,
 EXTRAS := $(if $(HAS_SYCL),sycl$(comma)dev,dev)
-NEEDED_MB := $(if $(HAS_SYCL),2900,400)
+NEEDED_MB := $(if $(HAS_SYCL),3200,650)
 
 BIN := .venv/bin
 
-.PHONY: verify verify-upstream verify-gpu test sanitize bench lint versions evidence findings setup clean
+.PHONY: verify verify-upstream verify-gpu test sanitize bench lint versions evidence report findings setup clean
 
 # Launchers in the environments that they need: upstream Triton's C launcher, and ours, on a CUDA driver that only keeps
 # what it is asked, Triton's interpreter, and Intel's launcher on the CPU. What they run on different threads at once
@@ -39,8 +39,12 @@ verify-gpu:
 	$(GPU_PYTHON) -m gridpact verify -s gridpact:cuda:0 -s triton:active $(if $(GPU_RECORDS),--json $(GPU_RECORDS))
 	$(GPU_PYTHON) -m pytest -m gpu --require-device=cuda:0
 
+# Tests in a browser are skipped by name where there is none; REQUIRE_BROWSER=1 fails them.
+REQUIRE_BROWSER ?=
+
 test: setup
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow and not gpu" $(if $(HAS_SYCL),--require-device=sycl:cpu)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow and not gpu" \
+		$(if $(HAS_SYCL),--require-device=sycl:cpu) $(if $(REQUIRE_BROWSER),--require-browser)
 
 # The native path of a launch under AddressSanitizer and UndefinedBehaviorSanitizer, about a minute and a half. Needs gcc.
 sanitize: setup
@@ -78,6 +82,16 @@ evidence: setup
 	$(ASK_UPSTREAM) --json evidence/upstream.jsonl
 	$(BIN)/gridpact verify -s gridpact:sycl:cpu -s triton:active -c GRID-8 --tier slow --json evidence/cpu-slow.jsonl
 	$(BIN)/python -m gridpact.conformance.evidence evidence
+
+# The project's page, docs/report.html, from the records of evidence/, and screenshots of it. What pictures show is observed
+# anew; the records are as they are. Needs Chromium.
+PICTURES := $(addprefix docs/data/,grid.json streams.json mapping.json) \
+	$(addprefix bench/results/,h200.json null.json sycl-cpu.json)
+
+report: setup
+	$(if $(HAS_SYCL),$(BIN)/python -m gridpact.conformance.page.demonstration docs/data)
+	$(BIN)/gridpact report evidence $(addprefix --picture ,$(PICTURES)) -o docs/report.html
+	$(BIN)/python docs/screenshots.py docs/report.html docs/screenshots
 
 # Host cost of launches, without a GPU: on a CUDA driver that runs nothing, beside upstream Triton, and on the CPU.
 bench: setup

@@ -1,5 +1,8 @@
 """Devices as fixtures: a test for each device runs on all that are here, and says by name which are not."""
 
+import os
+import shutil
+
 import pytest
 
 import gridpact
@@ -12,6 +15,10 @@ def pytest_addoption(parser):
         action="append",
         default=[],
         help="fail instead of skipping where this device is not usable; may be repeated",
+    )
+
+    parser.addoption(
+        "--require-browser", action="store_true", help="fail instead of skipping where no Chromium is here"
     )
 
 
@@ -31,6 +38,28 @@ def kernel_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRIDPACT_KERNEL_CACHE", str(tmp_path_factory.mktemp("kernel-cache")))
         yield
+
+
+@pytest.fixture(scope="session")
+def browser(request):
+    """Give a headless Chromium, one for the session."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    path = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        path, reason = None, "playwright is not installed"
+    else:
+        reason = "none is on $PATH, and $CHROMIUM names none"
+    if path is None:
+        told = f"no Chromium here: {reason}"
+        if request.config.getoption("--require-browser"):
+            pytest.fail(told)
+        pytest.skip(told)
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])  # CI runs as root
+        yield opened
+        opened.close()
 
 
 @pytest.fixture

@@ -1,15 +1,21 @@
 """The command line as a user sees it: exit codes, tables, no traceback for a user's mistake."""
 
+import io
+import os
+import re
 import subprocess
 import sys
+from contextlib import suppress
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import gridpact
 from gridpact import bench, cli
-from gridpact.conformance import model, report, saboteurs, subjects
+from gridpact.conformance import evidence, model, report, saboteurs, subjects
 
 
 def run(*arguments):
@@ -195,3 +201,76 @@ def test_a_subject_that_is_not_here_is_told_and_fails_if_asked_for(tmp_path, mon
     unasked = run_apart("verify", "-c", "GRID-2", "-q")
     assert unasked.returncode == 0
     assert "NOT RUN no:driver: ModuleNotFoundError" in unasked.stdout
+
+
+# -- what a terminal shows
+
+
+def on_terminal(*arguments, columns, **environment):
+    """Run on a terminal that is so many columns wide, and give what it was sent."""
+    main, other = os.openpty()
+    given = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm-256color", **environment}
+    with subprocess.Popen(
+        [sys.executable, "-m", "gridpact.cli", *arguments], stdout=other, stderr=other, env=given
+    ) as process:
+        os.close(other)
+        sent = b""
+        with suppress(OSError):  # how a terminal says that its other end is closed
+            while read := os.read(main, 65536):
+                sent += read
+        os.close(main)
+    assert process.returncode == 0
+    return sent.decode()
+
+
+ASKED = ("verify", "-s", "gridpact:reference", "-c", "GRID-2", "-c", "GRID-3")
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_tables_fit_a_pipe_of_any_width_without_colour_and_the_summary_is_last(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    ran = run_apart(*ASKED)
+    lines = ran.stdout.splitlines()
+    assert ran.returncode == 0
+    assert "\x1b" not in ran.stdout
+    assert max(len(line) for line in lines if line.startswith(("│", "┃", "┏"))) <= columns
+    assert not any("…" in line for line in lines if line.startswith("│"))
+    assert lines[-1] == "14 cases: 14 pass; 0 fail the run"
+
+
+def test_a_terminal_is_sent_colour_and_progress_and_the_summary_last():
+    sent = on_terminal(*ASKED, columns=80)
+    assert "\x1b[32m" in sent  # green
+    assert "14/14" in sent
+    assert sent.rstrip().endswith("14 cases: 14 pass; 0 fail the run")
+
+
+def test_a_terminal_whose_user_wants_no_colour_is_sent_none():
+    sent = on_terminal(*ASKED, columns=80, NO_COLOR="1")
+    assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", sent)
+    assert sent.rstrip().endswith("14 cases: 14 pass; 0 fail the run")
+
+
+def test_what_a_launcher_said_cannot_act_on_the_terminal():
+    console = Console(file=io.StringIO(), width=80)
+    told = evidence.Record(
+        "GRID-3", "GRID-3:\x1b[2J", "s", "violated", observed="\x1b]0;title\x07 [red]", program="\x1b[A"
+    )
+    report.show(console, [told], ["s"], limit=1)
+    assert "\x1b" not in console.file.getvalue()
+    assert "seen  ␛]0;title␇ [red]" in console.file.getvalue()
+
+
+def test_verify_writes_what_pytest_makes_of_it_as_junit(tmp_path):
+    path = tmp_path / "junit.xml"
+    ran = run_apart(*ASKED, "--junit", str(path))
+    assert ran.returncode == 0
+    suite = ElementTree.parse(path).getroot().find("testsuite")
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("14", "0", "0")
+    names = [case.get("name") for case in suite.iter("testcase")]
+    assert any("GRID-3:other_length_is_refused:grid=four" in name for name in names)
+    broken = run_apart("verify", "--saboteur", "drop-fourth-axis", "-c", "GRID-3", "--junit", str(path))
+    assert broken.returncode == 1
+    failure = ElementTree.parse(path).getroot().find(".//failure")
+    assert "8 programs ran, no error" in failure.text
+    assert run("verify", "--junit", str(tmp_path)).exit_code == 2

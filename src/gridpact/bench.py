@@ -101,6 +101,8 @@ DRIVER: Final = "driver call, bare"
 OURS: Final = "gridpact kernel[grid]"
 PREPARED: Final = "gridpact prepared"
 TRITON: Final = "triton kernel[grid]"
+DRAWN: Final = (DRIVER, PREPARED, OURS, TRITON)
+"""Who is in the picture, in its order."""
 
 _Loop = Callable[[int], None]
 
@@ -454,10 +456,18 @@ def plot(result: Result, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    counts = [count for count in COUNTS if any(row.arguments == count for row in result.rows)]
-    rows = [*result.rows, *(Cost(**row) for other in result.beside for row in other["rows"] if row["what"] == TRITON)]
-    names = [name for name in (DRIVER, PREPARED, OURS, TRITON) if any(row.what == name for row in rows)]
     figure, axes = pyplot.subplots(figsize=(9, 4.5), layout="constrained")
+    draw(axes, result.rows, result.beside)
+    axes.set_title(f"{result.device}: {result.machine}", fontsize=9)
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
+def draw(axes: Any, rows: Sequence[Cost], beside: Sequence[Mapping[str, Any]]) -> None:
+    """Draw bars into axes of matplotlib, in the colours of their cycle: who launches, by number of arguments."""
+    rows = [*rows, *(Cost(**row) for other in beside for row in other["rows"] if row["what"] == TRITON)]
+    counts = [count for count in COUNTS if any(row.arguments == count for row in rows)]
+    names = [name for name in DRAWN if any(row.what == name for row in rows)]
     width = 0.8 / len(names)
     for i, name in enumerate(names):
         heights = [min((r.us for r in rows if (r.what, r.arguments) == (name, c)), default=0.0) for c in counts]
@@ -466,7 +476,4 @@ def plot(result: Result, path: Path) -> None:
     axes.set_xticks([at + 0.4 - width / 2 for at in range(len(counts))], counts)
     axes.set_xlabel("arguments")
     axes.set_ylabel("host time of a launch, us")
-    axes.set_title(f"{result.device}: {result.machine}", fontsize=9)
     axes.legend(fontsize=8)
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)

@@ -1,4 +1,4 @@
-"""The command line: `gridpact devices`, `plan`, `variants`, `why`, `verify`, `cache` and `bench`."""
+"""The command line: `gridpact devices`, `plan`, `variants`, `why`, `verify`, `report`, `cache` and `bench`."""
 
 from __future__ import annotations
 
@@ -393,6 +393,9 @@ def verify(
     case: Annotated[list[str] | None, typer.Option("--case", help="Address of a case; * is a wildcard.")] = None,
     tier: Annotated[list[str] | None, typer.Option(help="quick (default) or slow; repeat for both.")] = None,
     json: Annotated[Path | None, typer.Option(help="Append the records to this file, one JSON line a case.")] = None,
+    junit: Annotated[
+        Path | None, typer.Option(help="Write what pytest makes of the run to this file, as JUnit's XML.")
+    ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List subjects and addresses, and ask nothing.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Print each clause with what its cases ask.")] = False,
     saboteur: Annotated[
@@ -410,6 +413,9 @@ def verify(
 
     console = Console()
     try:
+        for option, path in (("--json", json), ("--junit", junit)):  # now, and not when all is asked
+            if path is not None and path.is_dir():
+                raise ValueError(f"{option}: expected a file, got the folder '{path}'.")
         chosen = _chosen(subject or [], subjects.available(), saboteur, saboteurs.SABOTEURS, tier or [])
         cases = model.select(clause or (), case or (), tier or ("quick",))  # type: ignore[arg-type]
     except ValueError as error:
@@ -427,6 +433,8 @@ def verify(
     else:
         asked = {"clause": clause, "case": case, "tier": tier, "subject": chosen if subject or saboteur else None}
         options = [f"--{name}={value}" for name, values in asked.items() for value in values or ()]
+        if junit is not None:
+            options.append(f"--junitxml={junit.absolute()}")
         raise typer.Exit(_run(console, [*options, f"--saboteur={saboteur}"], json, quiet, verbose))
 
 
@@ -511,11 +519,99 @@ def _run(console: Console, asked: list[str], json: Path | None, quiet: bool, ver
     if not quiet and found:
         report.show(console, found, subjects, limit=10**6 if verbose else 6)
     for name, reason in display.not_run.items():
-        console.print(f"[yellow]NOT RUN[/] {escape(name)}: {escape(reason)}", highlight=False, soft_wrap=True)
+        console.print(
+            f"[yellow]NOT RUN[/] {escape(name)}: {escape(report.visible(reason))}", highlight=False, soft_wrap=True
+        )
     for text in display.failed:
-        console.print(f"[red]FAILED[/] {escape(text)}", highlight=False, soft_wrap=True)
+        console.print(f"[red]FAILED[/] {escape(report.visible(text))}", highlight=False, soft_wrap=True)
     console.print(report.summary(found, len(display.failed)), highlight=False, soft_wrap=True)
     return 0 if code == 0 and found else 1
+
+
+@app.command()
+def report(
+    evidence: Annotated[
+        list[Path], typer.Argument(help="Files of records (gridpact verify --json FILE), and folders of *.jsonl.")
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The page; report.html if not given.", metavar="FILE.html")
+    ] = None,
+    picture: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE.json",
+            help="Draw this into the page: what `gridpact bench --json` or "
+            "`python -m gridpact.conformance.page.demonstration` wrote. May be repeated.",
+        ),
+    ] = None,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Print what changed from the first EVIDENCE to the second; no page is made.")
+    ] = False,
+) -> None:
+    """Make a page of records: one file of HTML that needs no network. Of each case the last answer counts.
+
+    Ends with 0, with --diff with 1 if something changed, and with 2 for a mistake in what was asked.
+    """
+    from gridpact.conformance import evidence as records
+
+    console = Console()
+    try:
+        if diff:
+            if len(evidence) != 2:
+                raise ValueError(f"--diff: expected two places of evidence, OLD NEW, got {len(evidence)}.")
+            if output is not None or picture:
+                raise ValueError("--diff: it prints what changed and makes no page. Leave --output and --picture out.")
+            old, new = (records.latest(records.gather([place])) for place in evidence)
+            raise typer.Exit(_print_changes(console, old, new))
+        for name in ("jinja2", *(["matplotlib"] if picture else [])):
+            if find_spec(name) is None:
+                raise ValueError(f"report: {name} is not installed. Run: pip install 'gridpact[report]'.")
+        place = output or Path("report.html")
+        if place.is_dir() or not place.parent.is_dir():
+            raise ValueError(f"--output: expected a file in a folder that exists, got '{place}'.")
+        from gridpact.conformance.page import build, pictures
+
+        found = records.latest(records.gather(evidence))
+        page = build(found, [drawn for path in picture or () for drawn in pictures.draw(path)])
+    except ValueError as error:
+        console.print(f"[red]{escape(str(error))}[/]", highlight=False, soft_wrap=True)
+        raise typer.Exit(2) from error
+    place.write_bytes(page)
+    told = f"{len(found)} cases of {len(records.subjects_of(found))} subjects, {_bytes(len(page))}"
+    console.print(f"{escape(str(place))}: {told}", highlight=False, soft_wrap=True)
+
+
+def _print_changes(console: Console, old: list[Any], new: list[Any]) -> int:
+    """Print the cases whose verdict differs between two runs, a table for each subject; gives the exit code."""
+    from gridpact.conformance.changes import changes
+    from gridpact.conformance.report import SIGNS, visible
+
+    def told(verdict: str) -> str:
+        sign, colour = SIGNS.get(verdict, ("", "dim"))
+        return f"[{colour}]{sign} {verdict}[/]" if sign else "[dim]not asked[/]"
+
+    found = changes(old, new)
+    asked = {record.subject for record in old}, {record.subject for record in new}
+    for subject in dict.fromkeys(change.subject for change in found):
+        mine = [change for change in found if change.subject == subject]
+        if not all(subject in subjects for subjects in asked):
+            console.print(f"[bold]{escape(visible(subject))}[/]  {mine[0].kind}: {len(mine)} cases", highlight=False)
+            continue
+        table = Table(title=escape(visible(subject)), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+        table.add_column("case", overflow="fold")
+        for column in ("before", "now"):
+            table.add_column(column, no_wrap=True)
+        table.add_column("seen", overflow="fold")
+        for change in mine:
+            case, seen = escape(visible(change.case)), escape(visible(change.seen))
+            table.add_row(case, told(change.before), told(change.now), seen)
+        console.print(table)
+    kinds = {"changed": 0, "new": 0, "gone": 0}
+    for change in found:
+        kinds[change.kind] += 1
+    counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    console.print(f"{len(old)} cases before, {len(new)} now: {counts}", highlight=False, soft_wrap=True)
+    return 1 if found else 0
 
 
 cache_app: Final = typer.Typer(

@@ -6,17 +6,19 @@ import fnmatch
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, get_args
+
+from gridpact.conformance.model import Verdict
 
 if TYPE_CHECKING:
     from gridpact.conformance.report import Question
 
-__all__ = ["Record", "Recorder", "apart", "read", "summary"]
+__all__ = ["Record", "Recorder", "apart", "gather", "known", "latest", "read", "subjects_of", "summary"]
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,8 @@ class Record:
         return ":".join(self.case.split(":")[:2])
 
     def line(self) -> bytes:
-        """Give the record as one line of JSON."""
-        return json.dumps(asdict(self), ensure_ascii=False).encode() + b"\n"
+        """Give the record as one line of JSON; half of a surrogate pair, which UTF-8 has not, stands escaped."""
+        return json.dumps(asdict(self), ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
 
 
 class Recorder:
@@ -98,13 +100,69 @@ class Recorder:
 
 
 def read(path: Path) -> Iterator[Record]:
-    """Give the records of a file; a last line that was cut off by a crash is left out."""
-    known = Record.__dataclass_fields__
-    for line in path.read_bytes().splitlines(keepends=True):
-        if not line.endswith(b"\n"):
-            return
-        fields: dict[str, Any] = json.loads(line)
-        yield Record(**{name: value for name, value in fields.items() if name in known})
+    """Give the records of a file; a last line that was cut off by a crash is left out.
+
+    Raises
+    ------
+    ValueError
+        A line that is no record; it names file and line.
+    """
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+        try:
+            yield _record_of(json.loads(line))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}, line {number}: expected a record as one line of JSON: {error}.") from error
+
+
+_KINDS: Final[dict[str, type | tuple[type, ...]]] = {"str": str, "int": int, "float": (int, float), "bool": bool}
+
+
+def _record_of(fields: object) -> Record:
+    """Make a record of what JSON says; fields that it has not are left out, later versions may have more."""
+    if not isinstance(fields, dict):
+        raise ValueError(f"got {fields!r:.80} ({type(fields).__name__})")
+    own = {name: fields[name] for name in Record.__dataclass_fields__ if name in fields}
+    if lacking := [name for name in ("clause", "case", "subject", "verdict") if name not in own]:
+        raise ValueError(f"it lacks {', '.join(lacking)}")
+    for name, value in own.items():
+        if not isinstance(value, _KINDS.get(str(Record.__dataclass_fields__[name].type), dict)):
+            raise ValueError(f"{name} is {value!r:.80} ({type(value).__name__})")
+    for name, version in own.get("versions", {}).items():
+        if not isinstance(version, str):
+            raise ValueError(f"version of {name!r:.80} is {version!r:.80} ({type(version).__name__})")
+    if own["verdict"] not in get_args(Verdict):
+        raise ValueError(f"verdict is {own['verdict']!r:.80}; there are {', '.join(get_args(Verdict))}")
+    return Record(**own)
+
+
+def gather(places: Iterable[Path]) -> list[Record]:
+    """Give the records of files, and of folders of `*.jsonl`, oldest first.
+
+    Raises
+    ------
+    ValueError
+        A place that is not there, that holds no record, or a line that is none.
+    """
+    found: list[Record] = []
+    for place in places:
+        if not place.exists():
+            raise ValueError(f"{place}: expected a file of records or a folder of them, there is nothing.")
+        before = len(found)
+        for path in sorted(place.glob("*.jsonl")) if place.is_dir() else [place]:
+            found += read(path)
+        if len(found) == before:
+            raise ValueError(f"{place}: expected records, there are none. `gridpact verify --json FILE` writes them.")
+    return sorted(found, key=lambda record: record.date)
+
+
+def latest(records: list[Record]) -> list[Record]:
+    """Give the last answer of each subject to each case; `records` are oldest first."""
+    return list({(record.subject, record.case): record for record in apart(records)}.values())
+
+
+def subjects_of(records: Iterable[Record]) -> list[str]:
+    """Name the subjects, our own first."""
+    return [name for _, name in sorted({(not record.is_own, record.subject) for record in records})]
 
 
 def summary(folder: Path) -> str:
@@ -113,10 +171,8 @@ def summary(folder: Path) -> str:
     from gridpact.conformance.report import OPEN_POINTS, RUN_TIME_TESTS
 
     load_contract()
-    every = sorted((record for path in folder.glob("*.jsonl") for record in read(path)), key=lambda it: it.date)
-    latest = {(record.subject, record.case): record for record in apart(every)}  # of each, the last answer
-    records = list(latest.values())
-    subjects = [name for _, name in sorted({(not record.is_own, record.subject) for record in records})]
+    records = latest(gather([folder]))
+    subjects = subjects_of(records)
     parts = [
         "# Evidence\n",
         _HEAD,
@@ -229,7 +285,7 @@ def _finding(subject: str, question: str, records: list[Record]) -> str:
         f"- due: {first.expected}",
         f"- seen: {_in_a_line(first.observed)}",
     ]
-    told += [f"- known: {report}" for report in _known(first)]
+    told += [f"- known: {report}" for report in known(first)]
     if len(records) > 1:
         others = [f"`{record.case.removeprefix(question + ':')}`" for record in records if record is not first]
         told.append(f"- also, {len(others)} cases: {', '.join(others)}")
@@ -245,7 +301,7 @@ def _reports() -> list[list[str]]:
     return [[part.strip() for part in row.split(" | ")] for row in rows]
 
 
-def _known(record: Record) -> list[str]:
+def known(record: Record) -> list[str]:
     """Give public reports of a violation."""
     return [
         report

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -95,6 +96,21 @@ OPEN_POINTS: Final = (
 )  # fmt: skip
 
 
+def visible(text: str) -> str:
+    """Give a text whose control characters show: those of terminals and those that turn the direction of text."""
+    return _ACTING.sub(_shown, text)
+
+
+_ACTING: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
+
+
+def _shown(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return chr(0x2400 + code) if code < 0x20 else f"⟨{unicodedata.name(found[0], f'U+{code:04X}')}⟩"
+
+
 def worst(verdicts: Iterable[str]) -> str:
     """Give the worst of some verdicts; one pass makes up for no violation, and for any unsupported."""
     found = set(verdicts)
@@ -118,18 +134,21 @@ def matrix(records: Sequence[Record], subjects: Sequence[str]) -> Table:
 
 def _heading(subject: str) -> str:
     """Name a subject in lines: whose it is, what it is, and its version where several were asked."""
-    return subject.replace(":", ":\n", 1).replace(" ", "\n")
+    return visible(subject).replace(":", ":\n", 1).replace(" ", "\n")
 
 
 def _cell(verdicts: list[str]) -> Text:
     if not verdicts:
         return Text("")
-    verdict = worst(verdicts)
-    sign, colour = SIGNS[verdict]
+    sign, colour = SIGNS[worst(verdicts)]
+    return Text(f"{tally(verdicts)} {sign}", style=colour)
+
+
+def tally(verdicts: Sequence[str]) -> str:
+    """Count passes by what was asked."""
     counts = Counter(verdicts)
     asked = len(verdicts) - counts["unsupported"] - counts["unimplemented"]
-    told = f"{counts['pass']}/{asked}" if asked else "none"
-    return Text(f"{told} {sign}", style=colour)
+    return f"{counts['pass']}/{asked}" if asked else "none"
 
 
 def legend() -> Text:
@@ -149,13 +168,15 @@ def violations(records: Sequence[Record], limit: int) -> Group:
     parts: list[Text] = []
     for record in list(shown.values())[:limit]:
         head = Text(f"\n{record.verdict.upper()} ", style=SIGNS[record.verdict][1])
-        head.append(f"{record.subject}  {record.case}", style="bold")
+        head.append(visible(f"{record.subject}  {record.case}"), style="bold")
         parts.append(head)
         for name, value in (("asked", record.asked), ("due", record.expected), ("seen", record.observed)):
             if value:
-                parts.append(Text(f"  {name:<6}{value.strip()}"))
+                parts.append(Text(f"  {name:<6}{visible(value).strip()}"))
         if record.program:
-            parts.append(Text("\n".join(f"    {line}" for line in record.program.strip().splitlines()), style="dim"))
+            parts.append(
+                Text("\n".join(f"    {line}" for line in visible(record.program).strip().splitlines()), style="dim")
+            )
     left = len(shown) - limit
     if left > 0:
         parts.append(Text(f"\n… and {left} more; -v shows all, --json keeps them"))
@@ -177,7 +198,7 @@ def answers(title: str, questions: Sequence[Question], records: Sequence[Record]
         found = question.of(records)
         cells = [_answer([record.verdict for record in found if record.subject == subject]) for subject in subjects]
         table.add_row(str(number), question.text, *cells)
-        shown.append(f"  {number}  {example(found)}\n", style="dim")
+        shown.append(f"  {number}  {visible(example(found))}\n", style="dim")
         if left := question.left(found):
             shown.append(f"     {left}\n", style="dim")
     return Group(table, shown)
