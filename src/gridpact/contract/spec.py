@@ -21,6 +21,14 @@ clause(
 )
 
 clause(
+    "SPEC-2",
+    "gridpact",
+    "The classes are documented, can be listed for a kernel, and can be switched off per argument; a misspelt name in "
+    "the switch is refused.",
+    "A warm-up that does not know the classes leaves compiles for the first requests.",
+)
+
+clause(
     "SPEC-3",
     "gridpact",
     "Alignment is a backend's policy, not a law: the product can show, per kernel and backend, whether the aligned and "
@@ -187,14 +195,6 @@ def binary_refuses_what_it_was_not_built_for(subject: Subject, given: tuple[tupl
         told = f"{broken.seen}; {number} arrived"
         raise (Unguarded if is_right else Violated)(broken.asked, broken.due, told) from broken
 
-
-clause(
-    "SPEC-2",
-    "gridpact",
-    "The classes are documented, can be listed for a kernel, and can be switched off per argument; a misspelt name in "
-    "the switch is refused.",
-    "A warm-up that does not know the classes leaves compiles for the first requests.",
-)
 
 _SWITCHES: Final = ("do_not_specialize", "do_not_specialize_on_alignment")
 
