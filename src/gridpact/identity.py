@@ -80,7 +80,7 @@ class _Walk:
     """
 
     classes: dict[type, str]
-    left: int = LEAVES
+    left: int = dataclasses.field(default_factory=lambda: LEAVES)
     may_change: bool = False
 
     def count(self, leaves: int, *, may_change: bool) -> None:
