@@ -266,11 +266,17 @@ def test_the_page_is_used_by_keyboard_alone(show):
     assert outline == "solid"
     page.keyboard.press("Enter")
     page.locator("#GRID-3--2:focus").wait_for()
+    page.evaluate(
+        "new Promise(done => requestAnimationFrame(() => setTimeout(done)))"
+    )  # the page has followed the link
     page.locator("#GRID-3 .all > summary").focus()
     page.keyboard.press("Enter")
     page.locator(".of-cases").wait_for()
-    page.keyboard.press("Tab")  # the table's own scrolling
-    page.keyboard.press("Tab")
+    for _ in range(3):  # a table that scrolls is a stop of its own, once it is laid out
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.matches('.of-cases button')"):
+            break
+    assert page.evaluate("document.activeElement.matches('.of-cases button')")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
     assert "third:party" in page.locator(".record").inner_text()

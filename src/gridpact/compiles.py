@@ -1,7 +1,7 @@
 """Why a kernel was compiled: which facts are new against the nearest binary that it has, and whether it never ends.
 
 Each new binary of a kernel makes one `Compile`, which observers are told (`hooks.observe(compiled=...)`). A fact that
-has made `STORM` binaries of one kernel in this process is warned of, once.
+has made `STORM` binaries of one kernel in this process is warned of, once, unless it is the type or class of an argument.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ def warn_of_storm(kernel: Kernel, compiled: Compile) -> None:
         KEY-4.
     """
     for change in compiled.changes:
-        if kernel.causes[change.name] == STORM:
+        is_endless = not change.name.startswith("argument ")  # types and classes come to an end
+        if is_endless and kernel.causes[change.name] == STORM:
             told = f"{STORM} of its {compiled.known + 1} binaries differ in one fact, {change}. {remedy_for(change)}"
             warnings.warn(f"kernel {kernel.__name__!r}: {told} [KEY-4]", RecompileWarning, stacklevel=2)
 

@@ -727,12 +727,12 @@ def _never_trust_nan(subject: Any) -> None:
     """Refuses a kernel whose captured number does not equal itself."""
     from gridpact import state
 
-    def is_same(original: Callable[..., Any], captured: Any) -> bool:
-        if isinstance(captured.held, float) and captured.held != captured.held:
+    def is_current(original: Callable[..., Any], source: Any) -> bool:
+        if any(isinstance(read.held, float) and read.held != read.held for read in source.reads):
             raise ValueError("a captured value has changed")
-        return bool(original(captured))
+        return bool(original(source))
 
-    _wrap_method(state.Captured, "is_same", is_same)
+    _wrap_method(state.Source, "is_current", is_current)
 
 
 @_saboteur(_SYCL, "STATE-3")
@@ -946,7 +946,7 @@ def _native_short_z(subject: Any) -> None:
 # ------------------------------------------------------------------------------------- in what the native path goes by
 
 
-@_saboteur(_CUDA, "SPEC-1", "SPEC-3", is_of_path=True)
+@_saboteur(_CUDA, "SPEC-1", "SPEC-2", "SPEC-3", "KEY-4", is_of_path=True)
 def _path_forgets_alignment(subject: Any) -> None:
     """Launches unaligned tensors and odd counts with the binary of aligned ones, on the native path."""
     from gridpact import learned
@@ -962,7 +962,7 @@ def _path_keeps_state(subject: Any) -> None:
     """Never looks at captured values again, on the native path."""
     from gridpact import learned
 
-    _wrap(learned, "_reads", lambda original, call: [])
+    _wrap(learned, "_reads", lambda original, *args: [])
 
 
 @_saboteur(_CUDA, "STREAM-1", is_of_path=True)
