@@ -1,7 +1,7 @@
 """Why a kernel was compiled: which facts are new against the nearest binary that it has, and whether it never ends.
 
 Each new binary of a kernel makes one `Compile`, which observers are told (`hooks.observe(compiled=...)`). A fact that
-has made `STORM` binaries of one kernel in this process is warned of, once, unless it is the type or class of an argument.
+has made `STORM` binaries of one kernel in this process, and is no type or class of an argument, is warned of, once.
 """
 
 from __future__ import annotations
