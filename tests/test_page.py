@@ -165,7 +165,7 @@ def test_each_cell_of_the_matrix_has_a_sign_a_colour_a_count_and_a_name(show):
 def test_a_click_on_the_matrix_opens_the_clause(show):
     page = show(few)
     page.locator(".matrix tbody th a", has_text="GRID-4").click()
-    assert page.locator("#GRID-4").get_attribute("open") is not None
+    page.locator("#GRID-4[open]").wait_for()
     text = page.locator("#GRID-4").inner_text()
     clause = model.CLAUSES["GRID-4"]
     assert clause.sentence in text
@@ -173,6 +173,7 @@ def test_a_click_on_the_matrix_opens_the_clause(show):
     assert "Each program counts at its own place and writes its coordinates." in text  # the plan of its cases
     assert page.url.endswith("#GRID-4")
     page.locator("#STREAM-1 > summary").click()
+    page.locator("#STREAM-1 .seen").wait_for()
     assert "it cannot" in page.locator("#STREAM-1").inner_text()
 
 
@@ -237,9 +238,9 @@ def test_filters_stand_in_the_address_and_come_from_it(show):
     again = show(few, "#GRID-3?verdict=violated&subject=triton:other")
     assert shown_clauses(again) == ["GRID-3"]
     assert again.locator("#chosen").inner_text() == "1 of 3"
-    assert again.locator("#GRID-3").get_attribute("open") is not None
+    again.locator("#GRID-3[open]").wait_for()
     again = show(few, "#STREAM-1?family=GRID")  # a link leads there, whatever the filters say
-    assert again.locator("#STREAM-1 .seen").is_visible()
+    again.locator("#STREAM-1 .seen").wait_for()
 
 
 @pytest.mark.parametrize(
