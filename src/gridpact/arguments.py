@@ -45,6 +45,7 @@ __all__ = [
     "classify",
     "decode",
     "encode",
+    "number_of",
     "read_by",
     "short_dtype",
     "stand_ins",
@@ -150,9 +151,13 @@ def stand_ins(parameter: Parameter, value: object) -> list[object]:
     if not isinstance(value, int) or isinstance(value, bool) or parameter.is_constexpr:
         return [value]
     kind = parameter.declared or _integer_kind(value)
-    least = {"i64": 2**32, "u64": 2**63}.get(kind, 0) if not parameter.declared else 0
-    numbers = {"equal to 1": 1, "divisible by 16": least + ALIGNMENT, "any": least + 2}
+    numbers = {"equal to 1": 1, "divisible by 16": number_of(kind, True), "any": number_of(kind, False)}
     return [number for name, number in numbers.items() if name in classes]
+
+
+def number_of(kind: str, is_divisible: bool) -> int:
+    """Give a number of an integer type that is told from narrower ones by its size, and is divisible by 16 or not."""
+    return {"i64": 2**32, "u64": 2**63}.get(kind, 0) + (ALIGNMENT if is_divisible else 2)
 
 
 def _integer_kind(value: int) -> str:

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from gridpact import launch
-from gridpact.arguments import ALIGNMENT, SIZES, Classified, Pointer, classify
+from gridpact.arguments import ALIGNMENT, SIZES, Classified, Pointer, classify, number_of
 from gridpact.errors import ContractTypeError, ContractValueError
 from gridpact.jit import Kernel, jit
 from gridpact.metadata import nearest_name
@@ -208,7 +208,7 @@ def value_of(subject: str, what: str) -> object:
             return Pointer(element, 0 if colon else 1, "any", False, None)
         if kind == "i1" or kind[0] not in "iu":
             return True if kind == "i1" else 0.5
-        return {"i64": 2**32, "u64": 2**63}.get(kind, 0) + (ALIGNMENT if colon else 2)
+        return number_of(kind, bool(colon))
     try:
         return ast.literal_eval(what)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):

@@ -132,9 +132,20 @@ def plan(
                 _print_launch(console, planned)
                 is_taken = is_taken and not planned.errors
     except LaunchError as error:
-        console.print(f"[red]{escape(str(error))}[/]", highlight=False, soft_wrap=True)
-        raise typer.Exit(2) from error
+        raise _mistake(console, error) from error
     raise typer.Exit(0 if is_taken else 1)
+
+
+def _check_place(option: str, path: Path | None) -> None:
+    """Refuse a place where no file can be written, before the work that is to be written there."""
+    if path is not None and (path.is_dir() or not path.parent.is_dir()):
+        raise ValueError(f"{option}: expected a file in a folder that exists, got '{path}'.")
+
+
+def _mistake(console: Console, error: Exception) -> typer.Exit:
+    """Print what was wrong in what was asked; give the exit that says so."""
+    console.print(f"[red]{escape(str(error))}[/]", highlight=False, soft_wrap=True)
+    return typer.Exit(2)
 
 
 def _print_asked(console: Console, asked: Any) -> None:
@@ -205,9 +216,7 @@ def why(
     if not file.endswith(".py"):
         raise typer.Exit(_print_stored(console, kernel))
     if not Path(file).is_file():
-        error = ContractValueError("file", "expected a Python program that exists", file)
-        console.print(f"[red]{escape(str(error))}[/]")
-        raise typer.Exit(2)
+        raise _mistake(console, ContractValueError("file", "expected a Python program that exists", file))
     seen: list[Any] = []
     others: set[str] = set()
 
@@ -311,8 +320,7 @@ def variants(
 
     console, found, failed = Console(), [], 0
     try:
-        if json is not None and (json.is_dir() or not json.parent.is_dir()):
-            raise ValueError(f"--json: expected a file in a folder that exists, got '{json}'.")
+        _check_place("--json", json)
         asked, options = asking.read_launch(kernel, signature), asking.read_options(option or [])
         _print_asked(console, asked)
         for name in dict.fromkeys(target or ["xpu"]):
@@ -329,8 +337,7 @@ def variants(
                 found.append(record(listed))
                 failed += listed.variants[0].code is None
     except (LaunchError, ValueError) as error:
-        console.print(f"[red]{escape(str(error))}[/]", highlight=False, soft_wrap=True)
-        raise typer.Exit(2) from error
+        raise _mistake(console, error) from error
     if json is not None:
         triton = toolchain.installed()
         told = {
@@ -567,15 +574,13 @@ def report(
             if find_spec(name) is None:
                 raise ValueError(f"report: {name} is not installed. Run: pip install 'gridpact[report]'.")
         place = output or Path("report.html")
-        if place.is_dir() or not place.parent.is_dir():
-            raise ValueError(f"--output: expected a file in a folder that exists, got '{place}'.")
+        _check_place("--output", place)
         from gridpact.conformance.page import build, pictures
 
         found = records.latest(records.gather(evidence))
         page = build(found, [drawn for path in picture or () for drawn in pictures.draw(path)])
     except ValueError as error:
-        console.print(f"[red]{escape(str(error))}[/]", highlight=False, soft_wrap=True)
-        raise typer.Exit(2) from error
+        raise _mistake(console, error) from error
     place.write_bytes(page)
     told = f"{len(found)} cases of {len(records.subjects_of(found))} subjects, {_bytes(len(page))}"
     console.print(f"{escape(str(place))}: {told}", highlight=False, soft_wrap=True)
@@ -753,8 +758,7 @@ def bench(
         if cold and device == "null":
             raise ValueError("--cold: a first launch loads its kernel, which takes a device that runs some.")
         for option, path in (("--json", json), ("--plot", plot)):  # now, and not when all is measured
-            if path is not None and (path.is_dir() or not path.parent.is_dir()):
-                raise ValueError(f"{option}: expected a file in a folder that exists, got '{path}'.")
+            _check_place(option, path)
         if plot is not None and plot.suffix != ".png":
             raise ValueError(f"--plot: expected the name of a PNG, got '{plot}'.")
         if plot is not None and find_spec("matplotlib") is None:
@@ -774,8 +778,7 @@ def bench(
                 progress.update(task, description="cold starts")
                 result.cold = benching.cold_start(device)
     except (LaunchError, ValueError) as error:
-        console.print(f"[red]{escape(str(error))}[/]", highlight=False, soft_wrap=True)
-        raise typer.Exit(2) from error
+        raise _mistake(console, error) from error
     benching.best_beside(result, others)
     result.command = shlex.join(["gridpact", *sys.argv[1:]])
     _print_costs(console, result)

@@ -65,7 +65,7 @@ def _helper(reader: FunctionType, value: object) -> FunctionType | None:
     function = jitted_function(value)
     if function is not None:
         return None if function.__module__.startswith("triton.") else function
-    if isinstance(value, FunctionType) and _package(value) == _package(reader) and not is_builtin_of_triton(value):
+    if isinstance(value, FunctionType) and _package(value) == _package(reader) and not _is_builtin_of_triton(value):
         return value if _has_text(value) else None
     return None
 
@@ -82,7 +82,7 @@ def _has_text(function: FunctionType) -> bool:
     return True
 
 
-def is_builtin_of_triton(value: object) -> bool:
+def _is_builtin_of_triton(value: object) -> bool:
     """Whether a function is a word of the language, whose meaning the toolchain's version stands for."""
     return getattr(value, "__triton_builtin__", False) is True
 
@@ -95,7 +95,7 @@ def _is_immutable(value: object) -> bool:
         return is_of_library(value)
     if isinstance(value, _IMMUTABLE) or jitted_function(value) is not None:
         return not isinstance(value, np.void)
-    return (type(value).__name__ == "dtype" and is_of_library(type(value))) or is_builtin_of_triton(value)
+    return (type(value).__name__ == "dtype" and is_of_library(type(value))) or _is_builtin_of_triton(value)
 
 
 @dataclass(frozen=True)
@@ -430,7 +430,7 @@ def _fact_of(function: FunctionType, path: tuple[str, ...], value: object) -> Ty
         return ("module", value.__name__)
     if isinstance(value, type) and not is_of_library(value):
         return ("class", value.__module__, value.__qualname__, class_fact(value))
-    if isinstance(value, type) or _is_function_in_c(value) or is_builtin_of_triton(value):
+    if isinstance(value, type) or _is_function_in_c(value) or _is_builtin_of_triton(value):
         return ("name", getattr(value, "__module__", ""), getattr(value, "__qualname__", repr(value)))
     if getattr(builtins, path[0], ABSENT) is value:
         return ("builtin", path[0])

@@ -23,16 +23,19 @@ if TYPE_CHECKING:
     from gridpact.conformance.subjects import Subject
 
 __all__ = [
+    "ALIGNMENT",
     "NUMBERS",
     "POISON",
     "Array",
     "Asked",
+    "aligned",
     "another_device",
     "check_coordinates",
     "check_refused",
     "check_untouched",
     "has_run",
     "launch",
+    "launch_arrived",
     "limits_of",
     "on_new_thread",
     "own_rule",
@@ -49,6 +52,9 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 POISON: Final = -77
 """Value of memory that no program has written to."""
+
+ALIGNMENT: Final = 16
+"""Bytes, of the one alignment class that Triton has."""
 
 NUMBERS: Final = 7
 """What `coordinates` writes per program: its count, x, y, z, and the grid's x, y, z."""
@@ -83,6 +89,30 @@ def _short(value: object) -> str:
 def poisoned(count: int, dtype: str = "i4") -> Array:
     """Make memory of a value that no probe writes."""
     return np.full(count, POISON, dtype)
+
+
+def aligned(memory: Array) -> Array:
+    """Leave out what is before the first multiple of 16 bytes."""
+    return memory[-memory.ctypes.data % ALIGNMENT // memory.itemsize :]
+
+
+def launch_arrived(subject: Subject, kernel: Any, value: int, dtype: str = "i8") -> Any:
+    """Launch a kernel of `arrived` with a number, and demand that this number arrives; gives what the launch gave back.
+
+    Parameters
+    ----------
+    dtype
+        Of the aligned memory that it writes to.
+    """
+    seen = aligned(poisoned(4, "i8")).view(dtype)
+    due = seen.copy()
+    due[0] = value
+    result = launch(subject, "arrived", (1,), seen, value, kernel=kernel)
+    if subject.runs:
+        same(subject, f"arrived of {value}", due, seen)
+    else:
+        same(subject, f"{value} as the driver got it", value, subject.passed(result)["value"])
+    return result
 
 
 def same(subject: Subject, asked: str, due: object, seen: object) -> None:

@@ -705,8 +705,7 @@ def _forget_captured_values(subject: Any) -> None:
             self._source = original(self, device)
         return self._source
 
-    original = Kernel.source
-    Kernel.source = lambda self, device: source(original, self, device)  # type: ignore[method-assign]
+    _wrap_method(Kernel, "source", source)
 
 
 @_saboteur(_SYCL, "STATE-1")

@@ -8,7 +8,7 @@ import math
 import warnings
 from typing import Any, Final
 
-from gridpact.conformance.check import POISON, launch, own_rule, poisoned, require, same
+from gridpact.conformance.check import POISON, launch, launch_arrived, own_rule, poisoned, require, same
 from gridpact.conformance.model import Unsupported, Violated, case, clause
 from gridpact.conformance.processes import DAMAGES, Folder, Told
 from gridpact.conformance.subjects import Subject
@@ -116,14 +116,7 @@ def integers_of_other_widths_differ(subject: Subject, order: str) -> None:
     kernel = subject.kernel("arrived", fresh=True)
     identities: dict[int, set[str]] = {}
     for value in (values if order == "as_listed" else values[::-1]) * 2:
-        seen = poisoned(2, "i8").view("u8")
-        due = seen.copy()
-        due[0] = value
-        result = launch(subject, "arrived", (1,), seen, value, kernel=kernel)
-        if subject.runs:
-            same(subject, f"arrived of {value}", due, seen)
-        else:
-            same(subject, f"{value} as the driver got it", value, subject.passed(result)["value"])
+        result = launch_arrived(subject, kernel, value, "u8")
         if "binaries" in subject.abilities:
             identities.setdefault(value, set()).add(subject.identity(result))
     _check_binaries(subject, list(identities.values()))
@@ -589,25 +582,25 @@ def _explained(subject: Subject, program: str, kernel: Any, *args: Any, **option
 
 
 # Two launches of `constant` or `arrived`, one after the other, and what is new in the second.
-_REASONS: Final[dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...], dict[str, Any], str]]] = {
-    "a_class": ("arrived", (16,), (17,), {}, "argument value: not divisible by 16"),
-    "equal_to_1": ("arrived", (17,), (1,), {}, "argument value: i32 -> equal to 1"),
-    "a_width": ("arrived", (17,), (2**40 + 1,), {}, "argument value: i32 -> i64"),
-    "a_type": ("arrived", (17,), (0.5,), {}, "argument value: i32 -> fp32"),
-    "a_constant": ("constant", (1,), (2,), {}, "constexpr C: 1 -> 2"),
-    "the_type_of_a_constant": ("constant", (1,), (1.0,), {}, "constexpr C: 1 -> 1.0 (int -> float)"),
-    "the_sign_of_zero": ("constant", (0.0,), (-0.0,), {}, "constexpr C: 0.0 -> -0.0"),
+_REASONS: Final[dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...], str]]] = {
+    "a_class": ("arrived", (16,), (17,), "argument value: not divisible by 16"),
+    "equal_to_1": ("arrived", (17,), (1,), "argument value: i32 -> equal to 1"),
+    "a_width": ("arrived", (17,), (2**40 + 1,), "argument value: i32 -> i64"),
+    "a_type": ("arrived", (17,), (0.5,), "argument value: i32 -> fp32"),
+    "a_constant": ("constant", (1,), (2,), "constexpr C: 1 -> 2"),
+    "the_type_of_a_constant": ("constant", (1,), (1.0,), "constexpr C: 1 -> 1.0 (int -> float)"),
+    "the_sign_of_zero": ("constant", (0.0,), (-0.0,), "constexpr C: 0.0 -> -0.0"),
 }
 
 
 @case("KEY-4", why=_REASONS)
-def new_fact_is_told(subject: Subject, why: tuple[str, tuple[Any, ...], tuple[Any, ...], dict[str, Any], str]) -> None:
+def new_fact_is_told(subject: Subject, why: tuple[str, tuple[Any, ...], tuple[Any, ...], str]) -> None:
     """The first binary differs from nothing, a second in one fact, which is told, and the first again is none."""
     require(subject, "explained")
-    program, first, second, options, due = why
+    program, first, second, due = why
     kernel = subject.kernel(program, fresh=True)
     same(subject, "what is new in the first", "[[]]", str(_explained(subject, program, kernel, *first)))
-    same(subject, "what is new in the second", due, str(_one(_explained(subject, program, kernel, *second, **options))))
+    same(subject, "what is new in the second", due, str(_one(_explained(subject, program, kernel, *second))))
     same(subject, "binaries of the first again", 0, len(_explained(subject, program, kernel, *first)))
 
 

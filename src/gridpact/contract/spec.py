@@ -7,7 +7,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from gridpact.conformance.check import POISON, Array, check_refused, launch, own_rule, poisoned, require, same
+from gridpact.conformance.check import (
+    POISON,
+    Array,
+    aligned,
+    check_refused,
+    launch,
+    launch_arrived,
+    own_rule,
+    poisoned,
+    require,
+    same,
+)
 from gridpact.conformance.model import Unguarded, Violated, case, clause
 from gridpact.conformance.subjects import Subject
 
@@ -36,7 +47,6 @@ clause(
     "Memory is padded for nothing, or wide loads are lost and nobody knows why.",
 )
 
-_ALIGNMENT: Final = 16
 _COUNT: Final = 16
 
 # Type of the elements and where the view begins, in bytes after a multiple of 16.
@@ -58,18 +68,13 @@ _OTHERS: Final = {
 }
 
 
-def _aligned(memory: Array) -> Array:
-    """Leave out what is before the first multiple of 16 bytes."""
-    return memory[-memory.ctypes.data % _ALIGNMENT // memory.itemsize :]
-
-
 def _double(subject: Subject, kernel: Any, dtype: str, begins: tuple[int, int], count: int) -> tuple[Any, list[Array]]:
     """Launch `scaled` over two views, and demand right results and nothing beside them.
 
     Gives what the launch gave back, and the views.
     """
     size = np.dtype(dtype).itemsize
-    seen, source = (_aligned(poisoned(2 * count + 32, dtype)) for _ in range(2))
+    seen, source = (aligned(poisoned(2 * count + 32, dtype)) for _ in range(2))
     source[begins[1] // size :][:count] = np.arange(count)
     due = seen.copy()
     due[begins[0] // size :][:count] = 2 * np.arange(count)
@@ -122,12 +127,7 @@ def numbers_of_other_classes_arrive(subject: Subject, values: tuple[int, ...]) -
     """A number that is 1, divisible by 16 or 64 bits wide, after one that is not and before it, arrives as it is."""
     kernel = subject.kernel("arrived", fresh=True)
     for value in values:
-        seen = poisoned(2, "i8")
-        result = launch(subject, "arrived", (1,), seen, value, kernel=kernel)
-        if subject.runs:
-            same(subject, f"{value} among {values}", [value, POISON], seen)
-        else:
-            same(subject, f"{value} among {values}, as the driver got it", value, subject.passed(result)["value"])
+        launch_arrived(subject, kernel, value)
 
 
 @case("SPEC-1")
@@ -147,7 +147,7 @@ def classes_of_two_numbers_mix(subject: Subject) -> None:
 def _built(subject: Subject, begin: int, value: int) -> Any:
     """Compile `arrived` for memory that begins there and for a number, and give the binary."""
     require(subject, "compiled")
-    memory = _aligned(poisoned(8, "i8"))
+    memory = aligned(poisoned(8, "i8"))
     compiled = launch(subject, "arrived", (1,), memory[begin:], value)
     if subject.runs:
         same(subject, f"arrived of {value}", value, memory[begin])
@@ -160,7 +160,7 @@ def binary_launches_what_it_was_built_for(subject: Subject, given: tuple[tuple[i
     """A binary that a launch gave back runs again with arguments of the same classes."""
     built, (begin, value) = given
     compiled = _built(subject, *built)
-    memory = _aligned(poisoned(8, "i8"))
+    memory = aligned(poisoned(8, "i8"))
     due = memory.copy()
     due[begin] = value
     subject.driver_calls()
@@ -181,7 +181,7 @@ def binary_refuses_what_it_was_not_built_for(subject: Subject, given: tuple[tupl
     memory: list[Array] = []
 
     def ask(seen: Array) -> None:
-        memory.append(_aligned(seen.view("i8")))
+        memory.append(aligned(seen.view("i8")))
         subject.launch("arrived", (1, 1, 1), memory[0][begin:], value, kernel=compiled)
 
     kinds = ValueError if subject.is_own else (ValueError, OverflowError, TypeError)
@@ -202,18 +202,7 @@ _SWITCHES: Final = ("do_not_specialize", "do_not_specialize_on_alignment")
 def _classes_seen(subject: Subject, kernel: Any, values: tuple[int, ...]) -> int:
     """Launch with each number, demand that it arrives, and give how many binaries ran."""
     require(subject, "binaries")
-    ran = set()
-    for value in values:
-        seen = _aligned(poisoned(4, "i8"))
-        due = seen.copy()
-        due[0] = value
-        result = launch(subject, "arrived", (1,), seen, value, kernel=kernel)
-        if subject.runs:
-            same(subject, f"{value} among {values}", due, seen)
-        else:
-            same(subject, f"{value} among {values}, as the driver got it", value, subject.passed(result)["value"])
-        ran.add(subject.identity(result))
-    return len(ran)
+    return len({subject.identity(launch_arrived(subject, kernel, value)) for value in values})
 
 
 @case("SPEC-2", kind="control")
@@ -288,7 +277,7 @@ def classes_are_compiled_ahead(subject: Subject) -> None:
     """After every class of three arguments was compiled ahead, no launch of any of them compiles."""
     require(subject, "classes")
     kernel = subject.kernel("scaled", fresh=True)
-    seen, source = (subject.tensor(_aligned(poisoned(4 * _COUNT, "i4"))) for _ in range(2))
+    seen, source = (subject.tensor(aligned(poisoned(4 * _COUNT, "i4"))) for _ in range(2))
     made = kernel.kernel.precompile(seen, source, _COUNT, BLOCK=_COUNT, device=subject.opened.name)  # type: ignore[attr-defined]
     same(subject, "binaries made ahead", 12, len({binary.hash for binary in made}))
     told: list[list[str]] = []
